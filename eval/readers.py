@@ -1,0 +1,175 @@
+"""Files of labelled text as rows: TSV, CSV, JSON lines and Orange tables, each fault named by file and line.
+
+| format | what is read |
+|---|---|
+| tsv | tab-separated, header line first; a quote is a character like any other (GLUE's files hold single ones) |
+| tsv-bare | the same without a header; the columns are given |
+| orange | tab-separated, three header lines: names, types, flags (Orange's .tab) |
+| csv | comma-separated, header line first, fields quoted as RFC 4180 has it |
+| jsonl | one JSON object a line |
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import InputError, nearest
+
+FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".tab": "orange"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one file.
+
+    Attributes:
+        path: the file, for messages.
+        columns: column names in the file's order.
+        lines: line number of each row, counted from 1.
+        rows: column -> text, one dict a row. In JSON lines a key may be missing from a row.
+    """
+
+    path: Path
+    columns: tuple[str, ...]
+    lines: tuple[int, ...]
+    rows: tuple[dict[str, str], ...]
+
+    def require(self, column: str) -> None:
+        """Raises InputError where the file has no such column, naming those that it has."""
+        if column not in self.columns:
+            hint = nearest(column, self.columns)
+            there = "" if hint.startswith("; one of") else f" among {', '.join(self.columns)}"
+            raise InputError(f'{self.path}: no column "{column}"{there}{hint}')
+
+
+def format_of(path: Path) -> str:
+    """The format that a file name's ending stands for; InputError for an unknown one."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f'{path}: cannot tell the format from "{path.suffix}"{nearest(path.suffix, FORMATS)}')
+    return FORMATS[path.suffix.lower()]
+
+
+def read_table(path: Path, format: str, *, columns: Iterable[str] = (), encoding: str = "utf-8") -> Table:
+    """Reads a whole file.
+
+    Args:
+        path: the file.
+        format: one of the table above.
+        columns: column names, for "tsv-bare" alone.
+        encoding: of the bytes; a byte-order mark is dropped.
+
+    Returns:
+        The rows; blank lines are no rows.
+
+    Raises:
+        InputError: missing or empty file, bytes that do not decode, a row with the wrong number of fields, bad JSON.
+    """
+    text = read_text(path, encoding)
+    if format == "jsonl":
+        return _json_lines(path, text)
+    if format == "csv":
+        return _from_lists(path, None, _csv_rows(path, text))
+    header_lines = {"tsv": 1, "tsv-bare": 0, "orange": 3}
+    if format not in header_lines:
+        raise InputError(f'unknown format "{format}"{nearest(format, [*header_lines, "csv", "jsonl"])}')
+    lists = [(number, line.split("\t")) for number, line in _numbered_lines(text)]
+    if format == "orange":
+        names = [fields for number, fields in lists if number == 1]
+        flags = [fields for number, fields in lists if number == 3] or [[]]
+        if not names or (any(flags[0]) and len(flags[0]) != len(names[0])):
+            raise InputError(f"{path}: not an Orange table: it starts with three lines of names, types and flags")
+        return _from_lists(path, names[0], [(number, fields) for number, fields in lists if number > 3])
+    return _from_lists(path, list(columns) if format == "tsv-bare" else None, lists)
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """A file's text, refused by line where its bytes are not what `encoding` says."""
+    try:
+        data = path.read_bytes()
+    except IsADirectoryError:
+        raise InputError(f"{path}: a folder; a file is needed") from None
+    except FileNotFoundError:
+        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"{path}: no such file{nearest(path.name, sorted(beside))}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if not data.strip():
+        raise InputError(f"{path}: the file is empty")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return data.decode(encoding)
+    except LookupError:
+        raise InputError(f'{path}: unknown encoding "{encoding}"{nearest(encoding, ["utf-8", "latin-1"])}') from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}: line {line}: byte 0x{data[error.start]:02x} is not {encoding}; save the file as UTF-8 or name its "
+            f'encoding (such as encoding="latin-1")'
+        ) from None
+
+
+def _numbered_lines(text: str):
+    # str.splitlines would also break at form feeds and at U+2028, which occur inside texts.
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if line.strip():
+            yield number, line
+
+
+def _csv_rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
+    limit = csv.field_size_limit(len(text) + 1)
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows, start = [], 1
+        for fields in reader:
+            if any(field.strip() for field in fields):
+                rows.append((start, fields))
+            start = reader.line_num + 1
+        return rows
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num}: not CSV: {error}") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _from_lists(path: Path, columns: list[str] | None, lists: list[tuple[int, list[str]]]) -> Table:
+    if columns is None:
+        columns, lists = [name.strip() for name in lists[0][1]], lists[1:]
+    repeated = next((name for name in columns if columns.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f'{path}: two columns are named "{repeated}"')
+    if not lists:
+        raise InputError(f"{path}: a header but no rows")
+    for number, fields in lists:
+        if len(fields) != len(columns):
+            raise InputError(
+                f"{path}: line {number}: {len(fields)} fields where {len(columns)} are needed ({', '.join(columns)})"
+            )
+    rows = tuple(dict(zip(columns, fields, strict=True)) for _, fields in lists)
+    return Table(path, tuple(columns), tuple(number for number, _ in lists), rows)
+
+
+def _json_lines(path: Path, text: str) -> Table:
+    columns: dict[str, None] = {}
+    lines, rows = [], []
+    for number, line in _numbered_lines(text):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}: line {number}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}: line {number}: a JSON object is needed, not a {type(row).__name__}")
+        columns.update(dict.fromkeys(row))
+        lines.append(number)
+        rows.append({name: _plain(value) for name, value in row.items()})
+    return Table(path, tuple(columns), tuple(lines), tuple(rows))
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,137 @@
+"""Tiny models of the reference library with seeded weights, and what they give."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+from tests.golden.recipe import seeded_tensor
+
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+BERT = dict(
+    vocab_size=97,
+    hidden_size=48,
+    num_attention_heads=4,
+    num_hidden_layers=2,
+    intermediate_size=80,
+    max_position_embeddings=72,
+    pad_token_id=None,  # with one, PyTorch keeps gradients from that row of the token table
+)
+# Heads of 7 features, and square projections: a transposed or permuted one passes every shape check.
+GPT = dict(vocab_size=97, n_embd=35, n_head=5, n_layer=2, n_positions=72)
+LLAMA = dict(
+    vocab_size=97,
+    hidden_size=48,
+    num_attention_heads=6,
+    num_key_value_heads=6,
+    num_hidden_layers=2,
+    intermediate_size=80,
+    max_position_embeddings=256,
+)
+GROUPED = LLAMA | dict(num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5)
+
+
+def llama3(factor: float) -> dict[str, Any]:
+    """A scaling whose kept, blended and divided ranges all lie inside a head of 32 features."""
+    return dict(
+        rope_theta=10000.0,
+        rope_type="llama3",
+        factor=factor,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=128,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A class of the reference library, the settings that differ from its base, and its seed."""
+
+    architecture: str
+    base: dict[str, Any]
+    changes: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def config(self) -> Any:
+        config_class = getattr(transformers, self.architecture).config_class
+        return config_class(**self.base | self.changes, attn_implementation="eager")
+
+    def model(self) -> Any:
+        """The model with seeded weights, in evaluation."""
+        model = getattr(transformers, self.architecture)(self.config()).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(torch.from_numpy(seeded_tensor(name, tuple(parameter.shape), self.seed)))
+        return model
+
+
+CASES = {
+    "bert-masked-lm": Case("BertForMaskedLM", BERT),
+    "bert-tanh-gelu": Case("BertForMaskedLM", BERT, dict(hidden_act="gelu_new", layer_norm_eps=1e-3), 1),
+    "bert-untied": Case("BertForMaskedLM", BERT, dict(tie_word_embeddings=False), 2),
+    "bert-pretraining": Case("BertForPreTraining", BERT, {}, 3),
+    "bert-classifier": Case(
+        "BertForSequenceClassification", BERT, dict(id2label={0: "no", 1: "yes", 2: "perhaps"}), 4
+    ),
+    "bert-backbone": Case("BertModel", BERT, dict(type_vocab_size=3), 5),
+    "gpt1": Case("OpenAIGPTLMHeadModel", GPT),
+    "gpt2": Case("GPT2LMHeadModel", GPT),
+    "gpt2-wide": Case("GPT2LMHeadModel", GPT, dict(n_inner=50, activation_function="gelu", layer_norm_epsilon=1e-3), 1),
+    "gpt2-unscaled-scores": Case("GPT2LMHeadModel", GPT, dict(scale_attn_weights=False), 2),
+    "gpt2-untied": Case("GPT2LMHeadModel", GPT, dict(tie_word_embeddings=False), 3),
+    "gpt2-backbone": Case("GPT2Model", GPT, {}, 4),
+    "llama1": Case("LlamaForCausalLM", LLAMA),
+    "llama2-grouped": Case("LlamaForCausalLM", GROUPED, {}, 1),
+    "llama-one-kv-head": Case("LlamaForCausalLM", GROUPED, dict(num_key_value_heads=1), 2),
+    "llama3-factor-8": Case("LlamaForCausalLM", GROUPED, dict(rope_parameters=llama3(8.0)), 3),
+    "llama3-factor-32-tied": Case(
+        "LlamaForCausalLM", GROUPED, dict(rope_parameters=llama3(32.0), tie_word_embeddings=True), 4
+    ),
+    "llama-linear": Case(
+        "LlamaForCausalLM",
+        GROUPED,
+        dict(rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=500000.0)),
+        5,
+    ),
+    "llama-biases": Case("LlamaForCausalLM", GROUPED, dict(attention_bias=True, mlp_bias=True), 6),
+    "llama-backbone": Case("LlamaModel", GROUPED, {}, 7),
+}
+
+
+def save(model: Any, folder: Path) -> Path:
+    """As the reference library itself writes it."""
+    model.save_pretrained(folder)
+    return folder
+
+
+def run(model: Any, batch: dict[str, np.ndarray], gradients: bool = False) -> Any:
+    """The reference outputs for a batch of tests.golden.recipe, hidden states included."""
+    inputs = {
+        "input_ids": torch.from_numpy(batch["tokens"]).long(),
+        "attention_mask": torch.from_numpy(batch["padding_mask"]).long(),
+        "position_ids": torch.from_numpy(batch["positions"]).long(),
+        "output_hidden_states": True,
+    }
+    if model.config.model_type == "bert":
+        inputs["token_type_ids"] = torch.from_numpy(batch["token_types"]).long()
+    with torch.set_grad_enabled(gradients):
+        return model(**inputs)
+
+
+def save_gradients(model: Any, folder: Path) -> Path:
+    """The gradients of a model, as a folder of the same layout."""
+    folder.mkdir()
+    grads = {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+    save_file(grads, folder / "model.safetensors")
+    config = model.config.to_dict() | {"architectures": [type(model).__name__]}
+    config = {name: value for name, value in config.items() if isinstance(value, str | int | float | list | dict)}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -1,0 +1,90 @@
+"""Formulas of parameters and FLOPs against the models themselves and against numbers worked out by hand."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import zoo
+from zoo.config import LayerConfig, ModelConfig
+from zoo.explain import MEANINGS, SIZES, differences, explain
+from zoo.registry import PRESETS
+from zoo.summary import count_parameters, forward_flops, summarise
+
+VARIANTS = [
+    dict(head="masked_lm"),
+    dict(head="masked_lm", next_sentence=True, tie_embeddings=False),
+    dict(head="classifier", num_labels=3, pooler=False),
+    dict(cross_attention=True, lm_bias=True),
+    dict(positions="relative", qk_norm=True, norm_placement="both", norm="rmsnorm"),
+    dict(position_offset=2, token_types=0, embed_norm=False, tie_embeddings=False),
+    dict(parallel_block=True, norm_placement="pre", positions="rotary", rotary_dim=32, num_kv_heads=1),
+]
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_the_formula_counts_every_preset(name):
+    leaves = jax.tree.leaves(zoo.create(name, scan=True).init_shapes())
+    assert summarise(PRESETS[name]).total_parameters == sum(leaf.size for leaf in leaves)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: next(iter(changes)))
+def test_the_formula_counts_every_option(changes):
+    model = zoo.create("bert-tiny", **changes)
+    assert sum(count_parameters(model.config).values()) == sum(x.size for x in jax.tree.leaves(model.init_shapes()))
+
+
+def test_flops_of_gpt2_by_hand():
+    flops = forward_flops(PRESETS["gpt2"], 1024)
+    assert flops["projections"] == 12 * (2 * 768 * 3 * 768 + 2 * 768 * 768)
+    assert flops["feed-forward"] == 12 * 2 * 2 * 768 * 3072
+    assert flops["scores and value mix"] == 12 * 4 * 768 * 1025 / 2
+    assert flops["read-out"] == 2 * 768 * 50257
+
+
+def test_flops_equal_the_products_in_the_traced_forward_pass():
+    # 2 m k n over every dot_general; both visibilities score all T keys as computed, so BERT's formula is exact.
+    model = zoo.create("bert-tiny", vocab_size=100, head="lm", pooler=False, attention_kernel="einsum")
+    length = 16
+    jaxpr = jax.make_jaxpr(lambda p, t: model.apply(p, t).logits)(model.init_shapes(), jnp.zeros((1, length), jnp.int32))
+    assert dot_flops(jaxpr.jaxpr) == length * summarise(model, length).flops_per_token
+
+
+def dot_flops(jaxpr) -> int:
+    total = 0
+    for equation in jaxpr.eqns:
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            total += dot_flops(inner) if hasattr(inner, "eqns") else 0
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval
+            depth = 1
+            for axis in contracted:
+                depth *= left.shape[axis]
+            total += 2 * depth * equation.outvars[0].aval.size
+    return total
+
+
+@pytest.mark.parametrize("visibility, keys", [("causal", [1, 2, 3, 3, 3]), ("full", [2, 3, 3, 3, 2])])
+def test_windows_count_the_visible_keys(visibility, keys):
+    config = ModelConfig(num_layers=1, visibility=visibility, layer_pattern=(LayerConfig(window=3),))
+    assert forward_flops(config, 5)["scores and value mix"] == pytest.approx(4 * 128 * sum(keys) / 5)
+
+
+def test_memory():
+    gpt2 = summarise(PRESETS["gpt2"])
+    assert gpt2.training_bytes == 16 * 124_439_808
+    assert gpt2.cache_bytes_per_token == 2 * 12 * 768 * 4
+    assert summarise(PRESETS["llama3-8b"].replace(dtype="bfloat16")).cache_bytes_per_token == 2 * 32 * 8 * 128 * 2
+    assert "124,439,808" in str(gpt2)
+
+
+def test_every_setting_is_explained_and_a_diff_names_exactly_what_differs():
+    assert set(MEANINGS) | set(SIZES) == {field.name for field in dataclasses.fields(ModelConfig)}
+    gpt1, gpt2 = PRESETS["gpt1"], PRESETS["gpt2"]
+    changed = {name for name, _, _ in differences(gpt1, gpt2)}
+    assert changed == {"vocab_size", "max_positions", "norm_placement", "final_norm", "residual_init"}
+    assert "norm_placement: post, where gpt2 has pre" in explain("gpt1", gpt1, {"gpt2": gpt2})
+    assert "no difference" in explain("gpt2", gpt2, {"gpt2": gpt2})

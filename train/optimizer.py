@@ -1,0 +1,90 @@
+"""AdamW with weight decay by parameter path, clipping by global norm, and plain SGD: optax pieces in one chain.
+
+One update, on gradients g already divided by their weight:
+
+    g <- g min(1, clip_norm / |g|)
+    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2                    moments in float32, as the parameters
+    p <- p - rate (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)      decay on the leaves that match alone
+"""
+
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from train.config import TrainConfig
+from train.schedule import make_schedule
+from zoo.errors import InputError
+
+
+class RateState(NamedTuple):
+    """State of the last link of the chain: the number of the next update, and the rate that the last one used."""
+
+    count: jax.Array
+    learning_rate: jax.Array
+
+
+def path_name(path: tuple) -> str:
+    """A leaf's path as the patterns see it: keys joined by '/', such as "blocks/attention/query/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def matches(params: Any, patterns: tuple[str, ...]) -> Any:
+    """A tree of booleans: which leaves' paths match one of `patterns` (fnmatch; `*` also crosses '/').
+
+    Scanned and unscanned trees get the same answer, since a leaf's number of axes plays no part.
+
+    Raises:
+        InputError: a pattern that matches no leaf.
+    """
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(f'pattern "{pattern}" matches no parameter; paths look like "{names[0] if names else ""}"')
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: any(fnmatchcase(path_name(path), pattern) for pattern in patterns), params
+    )
+
+
+def scale_by_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Multiplies updates by -schedule(count), and keeps the rate in its state: what is logged is what was applied."""
+
+    def init(params):
+        del params
+        return RateState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
+
+    def update(updates, state, params=None):
+        del params
+        rate = jnp.asarray(schedule(state.count), jnp.float32)
+        updates = jax.tree.map(lambda u: -rate.astype(u.dtype) * u, updates)
+        return updates, RateState(optax.safe_increment(state.count), rate)
+
+    return optax.GradientTransformation(init, update)
+
+
+def make_optimizer(config: TrainConfig, schedule: optax.Schedule | None = None) -> optax.GradientTransformation:
+    """The optimizer of a run.
+
+    Args:
+        config: optimizer, clip_norm, beta1, beta2, eps, weight_decay, decay; and the schedule's fields.
+        schedule: rates by update number, in place of the config's own.
+
+    Returns:
+        An optax transformation. `learning_rate(opt_state)` reads the rate of the last update.
+    """
+    links = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm is not None else []
+    if config.optimizer == "adamw":
+        links.append(optax.scale_by_adam(config.beta1, config.beta2, config.eps, mu_dtype=jnp.float32))
+        if config.weight_decay:
+            links.append(optax.add_decayed_weights(config.weight_decay, lambda params: matches(params, config.decay)))
+    links.append(scale_by_rate(make_schedule(config) if schedule is None else schedule))
+    return optax.chain(*links)
+
+
+def learning_rate(opt_state: Any) -> jax.Array:
+    """The rate that the last update used, or NaN where the optimizer is none of `make_optimizer`'s."""
+    states = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, RateState))
+    rates = [state.learning_rate for state in states if isinstance(state, RateState)]
+    return rates[0] if rates else jnp.float32(jnp.nan)

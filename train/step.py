@@ -1,0 +1,134 @@
+"""One pure training step; the drivers of train.mesh compile it.
+
+    g = sum over micro-batches and devices of d(loss sum)/d(params)  /  sum over the same of weights
+
+Gradients of sums are added in float32 and divided once by the weight of the whole global batch, so the update does not
+depend on how rows are spread over micro-batches and devices.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from train.config import TrainConfig
+from train.optimizer import learning_rate
+from train.state import TrainState, row_keys
+from zoo.errors import InputError
+
+Metrics = dict[str, Any]
+
+
+def make_train_step(
+    model: Any,
+    objective: Callable[..., Any],
+    optimizer: optax.GradientTransformation,
+    config: TrainConfig | None = None,
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Builds train_step(state, batch, *, axis_name=None) -> (state, metrics).
+
+    Args:
+        model: what `objective` needs.
+        objective: (model, params, batch, keys) -> (terms, metrics); see train.objectives. A plain function will do where
+            there is one term.
+        optimizer: from train.optimizer, or any optax transformation.
+        config: `accumulate` alone is read; None accumulates nothing.
+
+    Returns:
+        The step. `batch` holds arrays with a leading row axis, among them row_ids [B]. Metrics: every pair of the objective,
+        "loss" as a pair; and scalars grad_norm (before clipping), learning_rate (the one applied), tokens (real ones),
+        finite. A step whose loss or gradient is not finite leaves the state as it was.
+    """
+    micro_batches = 1 if config is None else config.accumulate
+    weights_of = getattr(objective, "weights", None)
+
+    def train_step(state: TrainState, batch: Any, *, axis_name: str | None = None) -> tuple[TrainState, Metrics]:
+        def everywhere(tree):
+            return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+
+        keys = row_keys(state.key, state.step, batch["row_ids"])
+        scales = None
+        if weights_of is not None:
+            scales = {name: 1 / _or_one(weight) for name, weight in everywhere(weights_of(batch, keys)).items()}
+
+        def loss_sum(params, rows, row_keys):
+            terms, metrics = objective(model, params, rows, row_keys)
+            if scales is None:
+                total, weight = terms
+            else:
+                total, weight = sum(pair[0] * scales[name] for name, pair in terms.items()), jnp.float32(0)
+                metrics = metrics | {f"{name}_loss": pair for name, pair in terms.items()}
+            return total, metrics | {"loss": (total, weight)}
+
+        def add_gradient(total, part):
+            (_, metrics), gradient = jax.value_and_grad(loss_sum, has_aux=True)(state.params, *part)
+            return jax.tree.map(jnp.add, total, (gradient, metrics)), None
+
+        if micro_batches == 1:
+            (_, metrics), gradient = jax.value_and_grad(loss_sum, has_aux=True)(state.params, batch, keys)
+        else:
+            parts = _split(micro_batches, (batch, keys))
+            first = jax.tree.map(lambda x: x[0], parts)
+            _, metric_shapes = jax.eval_shape(loss_sum, state.params, *first)
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (state.params, metric_shapes))
+            (gradient, metrics), _ = jax.lax.scan(add_gradient, zeros, parts)
+        gradient, metrics = everywhere((gradient, metrics))
+        total, weight = metrics["loss"]
+        if scales is None:
+            gradient = jax.tree.map(lambda g: g / _or_one(weight).astype(g.dtype), gradient)
+        else:
+            metrics["loss"] = (total, jnp.float32(1))
+        norm = optax.global_norm(gradient)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        new = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state, state.key)
+        finite = jnp.isfinite(total) & jnp.isfinite(norm)
+        metrics |= {
+            "grad_norm": norm,
+            "learning_rate": learning_rate(opt_state),
+            "tokens": everywhere(_real_tokens(batch)),
+            "finite": finite,
+        }
+        return jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, state), metrics
+
+    return train_step
+
+
+def make_eval_step(model: Any, objective: Callable[..., Any], seed: int = 0) -> Callable[..., dict[str, Any]]:
+    """Builds eval_step(params, batch, *, axis_name=None) -> pairs: the objective's, without dropout.
+
+    Random masks are drawn from (seed, row_ids), so that every evaluation of the same rows draws the same.
+    """
+
+    def eval_step(params: Any, batch: Any, *, axis_name: str | None = None) -> dict[str, Any]:
+        key = jax.random.key_data(jax.random.key(seed))
+        terms, metrics = objective(model, params, batch, row_keys(key, jnp.int32(-1), batch["row_ids"]), train=False)
+        if isinstance(terms, dict):
+            metrics = metrics | {f"{name}_loss": pair for name, pair in terms.items()}
+        else:
+            metrics = metrics | {"loss": terms}
+        return metrics if axis_name is None else jax.lax.psum(metrics, axis_name)
+
+    return eval_step
+
+
+def _or_one(weight):
+    weight = jnp.asarray(weight, jnp.float32)
+    return jnp.where(weight > 0, weight, 1.0)
+
+
+def _real_tokens(batch):
+    if "segment_ids" in batch:
+        return jnp.sum(batch["segment_ids"] > 0, dtype=jnp.int32)
+    return jnp.int32(batch["row_ids"].shape[0])
+
+
+def _split(count, tree):
+    def split(x):
+        if x.shape[0] % count:
+            raise InputError(f"{count} micro-batches do not divide the {x.shape[0]} rows that a device holds")
+        # Rows j, j + count, ... make micro-batch j: every device of a mesh keeps a part of each.
+        return x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)
+
+    return jax.tree.map(split, tree)

@@ -1,0 +1,47 @@
+"""Oneblock's models: BERT, GPT and LLaMA as one Transformer block, set differently.
+
+    import jax, zoo
+    model = zoo.create("gpt2")
+    params = model.init(jax.random.key(0))
+    out = model.apply(params, tokens)          # out.logits [B, T, V]
+"""
+
+from zoo.cache import Cache
+from zoo.config import LayerConfig, ModelConfig, RotaryScaling
+from zoo.errors import InputError
+from zoo.forward import Output
+from zoo.model import Model, with_head
+from zoo.registry import create, list_models
+from zoo.stack import stack_layers, unstack_layers
+
+__all__ = [
+    "Cache",
+    "InputError",
+    "LayerConfig",
+    "Model",
+    "ModelConfig",
+    "Output",
+    "RotaryScaling",
+    "create",
+    "list_models",
+    "stack_layers",
+    "unstack_layers",
+    "with_head",
+]
+
+
+def __getattr__(name: str):
+    """Names imported when first used: they bring readers that models alone do not need."""
+    import importlib
+
+    homes = {
+        "load": "zoo.checkpoints",
+        "export": "zoo.checkpoints",
+        "load_tokenizer": "zoo.tokenizer",
+        "Tokenizer": "zoo.tokenizer",
+        "generate": "zoo.generation",
+        "summarise": "zoo.summary",
+    }
+    if name in homes:
+        return getattr(importlib.import_module(homes[name]), name)
+    raise AttributeError(f"module 'zoo' has no attribute '{name}'")

@@ -1,0 +1,142 @@
+"""attend(): the one door to attention kernels, and what each of them honours.
+
+    scores = Q K^T * scale, capped, plus bias, masked      [B, N, T, S]
+    out    = dropout(softmax over keys of scores) V        [B, T, N, H]
+
+Query head q reads key-value head q // G. A query that sees no key gets a zero output and sends no gradient, in every
+kernel. Each kernel honours all that it is given or refuses by name; none may ignore a mask, bias, cap or dropout.
+
+| kernel    | what it is                                               | refuses                             |
+|-----------|----------------------------------------------------------|-------------------------------------|
+| einsum    | the formula above, written out: the oracle               | nothing                             |
+| xla       | jax.nn.dot_product_attention                             | dropout, soft cap, returned weights |
+| cudnn     | the same through cuDNN's flash attention (CUDA, 16 bit)  | dropout, soft cap, returned weights |
+| blockwise | running maximum and sum over blocks; no T x S array      | returned weights                    |
+
+References: Vaswani et al. 2017, 3.2; Ainslie et al. 2023 (grouped heads); Rabe and Staats 2021 and Dao et al. 2022
+(blockwise softmax: memory linear in length, the work still quadratic).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from zoo.blockwise import blockwise_attention
+from zoo.dropout import Dropout, keep
+from zoo.errors import InputError, nearest
+from zoo.masks import Mask, materialise
+
+KERNELS = ("auto", "xla", "cudnn", "blockwise", "einsum")
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    mask: Mask | None = None,
+    bias: jax.Array | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout: Dropout | None = None,
+    kernel: str = "auto",
+    return_weights: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Attention of every query over the keys visible to it.
+
+    Args:
+        query: [B, T, N, H].
+        key, value: [B, S, K, H], with K dividing N.
+        mask: structure of visibility; None for all visible.
+        bias: added to the scaled and capped scores, [B or 1, N, T, S].
+        scale: multiplies QK^T; None for 1 / sqrt(H).
+        soft_cap: c tanh(score / c) before bias and mask.
+        dropout: on the weights after the softmax.
+        kernel: one of KERNELS; "auto" is xla where it honours the call, else einsum.
+        return_weights: also give the weights that multiplied V, dropout included.
+
+    Returns:
+        out [B, T, N, H] in the dtype of `value`; weights float32 [B, N, T, S], or None unless asked for.
+
+    Raises:
+        InputError: unknown kernel; a kernel asked for what it cannot honour; K does not divide N.
+    """
+    if kernel not in KERNELS:
+        raise InputError(f'attention kernel "{kernel}" is unknown{nearest(kernel, KERNELS)}')
+    if query.shape[2] % key.shape[2]:
+        raise InputError(f"attention: {key.shape[2]} key-value heads do not divide {query.shape[2]} query heads")
+    mask = Mask() if mask is None else mask
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    wants = [
+        name
+        for name, asked in (
+            ("dropout", dropout is not None),
+            ("a soft cap", soft_cap is not None),
+            ("returned weights", return_weights),
+        )
+        if asked
+    ]
+    if kernel == "auto":
+        kernel = "einsum" if wants else "xla"
+    if kernel == "einsum":
+        return einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights)
+    if kernel == "blockwise":
+        if return_weights:
+            raise InputError('attention kernel "blockwise" never forms the weights; return_weights needs "einsum"')
+        return blockwise_attention(query, key, value, mask, bias, scale, soft_cap, dropout), None
+    if wants:
+        raise InputError(f'attention kernel "{kernel}" does not honour {" or ".join(wants)}; use "einsum" or "auto"')
+    return _library_attention(query, key, value, mask, bias, scale, kernel), None
+
+
+def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights):
+    """The formula written out; arguments as in attend. Scores and softmax are float32."""
+    batch, length, heads, head_dim = query.shape
+    key_length, kv_heads = key.shape[1:3]
+    grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
+    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, key, preferred_element_type=jnp.float32)
+    scores = scores.reshape(batch, heads, length, key_length) * scale
+    if soft_cap is not None:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    if bias is not None:
+        scores = scores + bias
+    weights = masked_softmax(scores, materialise(mask, length, key_length))
+    if dropout is not None:
+        index = jnp.arange(heads * length * key_length, dtype=jnp.uint32).reshape(heads, length, key_length)
+        weights = jnp.where(keep(dropout, index), weights / (1.0 - dropout.rate), 0.0)
+    grouped_weights = weights.astype(value.dtype).reshape(batch, kv_heads, heads // kv_heads, length, key_length)
+    out = jnp.einsum("bkgts,bskh->btkgh", grouped_weights, value)
+    return out.reshape(batch, length, heads, head_dim), weights if return_weights else None
+
+
+def masked_softmax(scores: jax.Array, seen: jax.Array | None) -> jax.Array:
+    """Softmax over the last axis among the visible entries; hidden ones are exactly 0, and so is a row that sees none.
+
+    Args:
+        scores: float [..., T, S].
+        seen: bool, broadcastable to scores; None for all visible.
+    """
+    if seen is None:
+        return jax.nn.softmax(scores, axis=-1)
+    top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True, where=seen, initial=-1e30))
+    powers = jnp.where(seen, jnp.exp(jnp.where(seen, scores - top, 0.0)), 0.0)
+    total = powers.sum(axis=-1, keepdims=True)
+    return powers / jnp.where(total == 0, 1.0, total)
+
+
+def _library_attention(query, key, value, mask, bias, scale, kernel):
+    if kernel == "cudnn" and not any(device.platform == "gpu" for device in jax.devices()):
+        raise InputError('attention kernel "cudnn" needs a CUDA device and none is here; use "auto" or "blockwise"')
+    if kernel == "cudnn":
+        if query.dtype not in (jnp.bfloat16, jnp.float16):
+            raise InputError(f'attention kernel "cudnn" needs bfloat16 or float16, not {query.dtype}; use "auto"')
+        bias = None if bias is None else bias.astype(query.dtype)
+    if mask.only_causal and query.shape[1] == key.shape[1]:
+        return jax.nn.dot_product_attention(
+            query, key, value, bias, scale=scale, is_causal=True, implementation=kernel
+        ).astype(value.dtype)
+    seen = materialise(mask, query.shape[1], key.shape[1])
+    out = jax.nn.dot_product_attention(query, key, value, bias, seen, scale=scale, implementation=kernel)
+    if seen is not None:
+        sees_any = jnp.any(seen, axis=-1)[:, 0, :, None, None]
+        out = jnp.where(sees_any, out, 0)
+    return out.astype(value.dtype)

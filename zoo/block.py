@@ -1,0 +1,165 @@
+"""The Block: attention and feed-forward around one residual stream. Every family is this block, set differently.
+
+    pre    x = x + A(norm x);        x = x + F(norm x)          GPT-2, LLaMA
+    post   x = norm(x + A x);        x = norm(x + F x)          the 2017 Transformer, GPT-1, BERT
+    both   x = x + norm(A(norm x));  x = x + norm(F(norm x))
+    parallel (pre)  x = x + A(norm x) + F(norm x)
+
+With cross-attention a third update stands between the two. In pre and both the last stream is the embedding plus the
+sum of all updates.
+"""
+
+from typing import Any
+
+import jax
+from flax import linen as nn
+from flax import struct
+
+from zoo.attention import attend
+from zoo.cache import write
+from zoo.config import LayerConfig, ModelConfig
+from zoo.dropout import at_site, drop
+from zoo.errors import InputError
+from zoo.feed_forward import FeedForward, residual_stddev
+from zoo.masks import Mask
+from zoo.norms import Norm
+from zoo.partition import constrain_stream
+from zoo.positions import rotate
+
+
+@struct.dataclass
+class Call:
+    """What one call of the model brings to every block.
+
+    Attributes:
+        mask: visibility; each layer adds its own window.
+        rotary: (cos, sin) for each entry of the layer pattern, or ().
+        bias: relative-position bias [B or 1, N, T, S], or None.
+        memory, memory_mask: encoder output [B, S', D] and its visibility, for cross-attention.
+        dropout_seeds: uint32 [B, 2], or None in evaluation.
+        cache_start: slot at which new keys are written, or None without a cache.
+        want_weights, want_hidden: return attention weights; return the stream after each block.
+    """
+
+    mask: Mask
+    rotary: tuple[Any, ...] = ()
+    bias: jax.Array | None = None
+    memory: jax.Array | None = None
+    memory_mask: Mask | None = None
+    dropout_seeds: jax.Array | None = None
+    cache_start: jax.Array | None = None
+    want_weights: bool = struct.field(pytree_node=False, default=False)
+    want_hidden: bool = struct.field(pytree_node=False, default=False)
+
+
+class Attention(nn.Module):
+    """Projections around attend(): query, key, value, out; one entry of the layer pattern."""
+
+    config: ModelConfig
+    layer: LayerConfig
+    slot: int = 0
+    cross: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array, source: jax.Array, call: Call, index: jax.Array, cache: Any = None):
+        """x [B, T, D] asks, source [B, S, D] answers: update [B, T, D], new (keys, values) or None, weights or None."""
+        config = self.config
+        query = self._heads(config.num_heads, "query")(x)
+        key = self._heads(config.num_kv_heads, "key")(source)
+        value = self._heads(config.num_kv_heads, "value")(source)
+        if config.qk_norm:
+            query = Norm(config, kind="rmsnorm", name="query_norm")(query)
+            key = Norm(config, kind="rmsnorm", name="key_norm")(key)
+        if call.rotary and not self.cross:
+            query, key = rotate(query, call.rotary[self.slot]), rotate(key, call.rotary[self.slot])
+        if cache is not None:
+            key, value = write(cache[0], key, call.cache_start), write(cache[1], value, call.cache_start)
+            cache = (key, value)
+            key, value = key.astype(query.dtype), value.astype(query.dtype)
+        mask = call.memory_mask if self.cross else call.mask.replace(window=self.layer.window)
+        mixed, weights = attend(
+            query,
+            key,
+            value,
+            mask=mask,
+            bias=None if self.cross else call.bias,
+            scale=config.score_scale,
+            soft_cap=config.attention_soft_cap,
+            dropout=at_site(
+                call.dropout_seeds,
+                config.attention_dropout,
+                index,
+                "cross_weights" if self.cross else "attention_weights",
+            ),
+            kernel="auto" if call.want_weights else config.attention_kernel,
+            return_weights=call.want_weights and not self.cross,
+        )
+        update = nn.DenseGeneral(
+            config.embed_dim,
+            axis=(-2, -1),
+            use_bias=config.attention_out_bias,
+            dtype=config.dtype,
+            kernel_init=nn.initializers.normal(residual_stddev(config)),
+            name="out",
+        )(mixed)
+        return update, cache, weights
+
+    def _heads(self, heads: int, name: str) -> nn.DenseGeneral:
+        return nn.DenseGeneral(
+            (heads, self.config.head_dim),
+            use_bias=self.config.attention_bias,
+            dtype=self.config.dtype,
+            kernel_init=nn.initializers.normal(self.config.initializer_range),
+            name=name,
+        )
+
+
+class Block(nn.Module):
+    """One layer; see the module's text. Signature fit for lax.scan: (stream, per-layer input, call)."""
+
+    config: ModelConfig
+    slot: int = 0
+
+    @nn.compact
+    def __call__(self, x: jax.Array, layer_input: Any, call: Call):
+        """
+        Args:
+            x: the stream [B, T, D].
+            layer_input: (layer index, (keys, values) of its cache or None).
+            call: what every block gets.
+
+        Returns:
+            the stream after this block, and (new cache or None, attention weights or None, the stream again where
+            call.want_hidden, else None).
+        """
+        config = self.config
+        index, cache = layer_input
+        attention = Attention(config, config.layer_pattern[self.slot], self.slot, name="attention")
+        feed_forward = FeedForward(config, name="mlp")
+        pre, post = config.norm_placement in ("pre", "both"), config.norm_placement == "post"
+
+        def update(y, site):
+            return drop(y, at_site(call.dropout_seeds, config.dropout, index, site))
+
+        def normed(y, name, here=True):
+            return Norm(config, name=name)(y) if here else y
+
+        both = config.norm_placement == "both"
+        read = normed(x, "attention_norm", pre)
+        y, cache, weights = attention(read, read, call, index, cache)
+        y = update(normed(y, "attention_post_norm", both), "attention")
+        if config.parallel_block:
+            x = x + y + update(feed_forward(read), "mlp")
+            return constrain_stream(x), (cache, weights, x if call.want_hidden else None)
+        x = normed(x + y, "attention_norm", post) if post else x + y
+        if config.cross_attention:
+            if call.memory is None:
+                raise InputError("cross_attention: this model reads an encoder's output and the call brought none")
+            cross = Attention(config, LayerConfig(), self.slot, cross=True, name="cross")
+            y, _, _ = cross(normed(x, "cross_norm", pre), call.memory, call, index)
+            x = x + update(normed(y, "cross_post_norm", both), "cross")
+            x = normed(x, "cross_norm", post)
+        y = feed_forward(normed(x, "mlp_norm", pre))
+        y = update(normed(y, "mlp_post_norm", both), "mlp")
+        x = normed(x + y, "mlp_norm", post) if post else x + y
+        return constrain_stream(x), (cache, weights, x if call.want_hidden else None)

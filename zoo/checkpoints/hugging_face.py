@@ -1,0 +1,265 @@
+"""Hugging Face folders: config.json and safetensors in, the same out, proved against the reference library.
+
+    folder/config.json                     settings; every one is understood, known harmless, or refused by name
+    folder/model.safetensors               weights, or shards with model.safetensors.index.json
+    folder/tokenizer.json ...              read by zoo.load_tokenizer
+"""
+
+import json
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from zoo.checkpoints import bert, gpt, llama
+from zoo.checkpoints.keys import Table, match, plain_names, same_bits, to_published
+from zoo.checkpoints.placing import Placing, flatten, nest
+from zoo.checkpoints.safetensors_file import SINGLE, StoredTensor, open_folder, read_json, write_file
+from zoo.checkpoints.settings import Settings
+from zoo.checkpoints.whole_folder import whole_folder
+from zoo.config import LayerConfig, ModelConfig
+from zoo.errors import InputError, nearest
+from zoo.model import Model
+from zoo.stack import unstack_layers
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the folders of one model_type are read and written.
+
+    Attributes:
+        table: its key table.
+        architectures: the classes of the reference library that we take; the first is its language model.
+        read: (settings, plain tensor names, architecture or None, tied) -> ModelConfig.
+        write: ModelConfig -> settings.
+        read_out, token_table: plain names of the two tensors that may be tied.
+        tied: what the reference library takes where tie_word_embeddings is not set.
+    """
+
+    table: Table
+    architectures: dict[str, dict[str, Any]]
+    read: Callable[[Settings, Set[str], str | None, bool], ModelConfig]
+    write: Callable[[ModelConfig], dict[str, Any]]
+    read_out: str
+    token_table: str
+    tied: bool
+
+
+FORMATS: dict[str, Format] = {
+    "bert": Format(
+        bert.TABLE,
+        bert.ARCHITECTURES,
+        bert.read_config,
+        bert.write_config,
+        bert.DECODER,
+        "embeddings.word_embeddings.weight",
+        True,
+    ),
+    "gpt2": Format(
+        gpt.GPT2_TABLE, gpt.ARCHITECTURES, gpt.read_gpt2, gpt.write_gpt2, "lm_head.weight", "wte.weight", True
+    ),
+    "openai-gpt": Format(
+        gpt.GPT1_TABLE,
+        gpt.GPT1_ARCHITECTURES,
+        gpt.read_gpt1,
+        gpt.write_gpt1,
+        "lm_head.weight",
+        "tokens_embed.weight",
+        True,
+    ),
+    "llama": Format(
+        llama.TABLE,
+        llama.ARCHITECTURES,
+        llama.read_config,
+        llama.write_config,
+        "lm_head.weight",
+        "embed_tokens.weight",
+        False,
+    ),
+}
+
+# Fields that a folder need not carry: they steer training or execution and not the numbers of a forward pass.
+NOT_PUBLISHED = (
+    "family",
+    "dropout",
+    "embed_dropout",
+    "attention_dropout",
+    "head_dropout",
+    "initializer_range",
+    "residual_init",
+    "dtype",
+    "scan",
+    "remat",
+    "attention_kernel",
+)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether `path` looks like a Hugging Face folder: its config.json says a model_type or architectures."""
+    if not (path / "config.json").is_file():
+        return False
+    values = read_json(path / "config.json")
+    return "model_type" in values or "architectures" in values
+
+
+def load(folder: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
+    """Model and parameters of a folder.
+
+    Args:
+        folder: as above.
+        placing: number type and devices of the parameters.
+
+    Raises:
+        InputError: a setting or a tensor that we do not understand; all faults of the tensors in one line.
+    """
+    values = read_json(folder / "config.json")
+    form = _format(values, folder)
+    stored = plain_names(form.table, open_folder(folder), str(folder))
+    config = read_config(values, form, stored, folder)
+    model = Model(placing.config(config))
+    abstract = model.init_shapes()
+    shapes = {path: leaf.shape for path, leaf in flatten(abstract).items()}
+    shardings = placing.shardings(abstract)
+    flat = {}
+    for source in match(form.table, shapes, stored, config.num_layers, str(folder)):
+        for path, array in source.read():
+            flat[path] = placing.put(array, shardings[path])
+    return model, nest(flat)
+
+
+def read_config(values: dict[str, Any], form: Format, stored: dict[str, StoredTensor], folder: Path) -> ModelConfig:
+    """The ModelConfig that a folder's settings and tensor names mean.
+
+    Raises:
+        InputError: a setting that is unknown or not supported, by name.
+    """
+    where = str(folder / "config.json")
+    settings = Settings(values, where, form.table.name)
+    settings.only("auto_map", {})
+    settings.only("quantization_config", {})
+    architecture = _architecture(values, form, where)
+    tied = settings.flag("tie_word_embeddings", form.tied)
+    head, table = stored.get(form.read_out), stored.get(form.token_table)
+    if head is not None and table is not None:
+        # Two different tensors are never tied, whatever the flag says; so does the reference library since version 5.
+        tied = tied and same_bits(head, table)
+    try:
+        config = form.read(settings, stored.keys(), architecture, tied)
+    except InputError as error:
+        raise error if where in str(error) else InputError(f"{where}: {error}") from None
+    settings.done()
+    return config
+
+
+def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
+    """The format and the settings under which `config` is published.
+
+    The settings are read back and must give the same config, so that nothing is lost without a word.
+
+    Raises:
+        InputError: the family has no folders, or its folders cannot say some field.
+    """
+    config = config.replace(scan=False, layer_pattern=_shortest(config.layer_pattern))
+    name = {"bert": "bert", "llama": "llama", "gpt": "openai-gpt" if config.norm_placement == "post" else "gpt2"}
+    if config.family not in name:
+        raise InputError(f'family "{config.family}" has no published folder layout{nearest(config.family, name)}')
+    form = FORMATS[name[config.family]]
+    values = form.write(config)
+    names = {form.read_out} if not config.tie_embeddings else set()
+    names |= {"pooler.dense.weight"} if config.pooler else set()
+    settings = Settings(values, "config.json", form.table.name)
+    tied = settings.flag("tie_word_embeddings", form.tied)
+    back = form.read(settings, names, values["architectures"][0], tied)
+    settings.done()
+    faults = []
+    for field, value in config.to_dict().items():
+        if field in NOT_PUBLISHED or _without_effect(config, field):
+            continue
+        if value != back.to_dict()[field]:
+            faults.append(f"{field}={value!r}")
+    if faults:
+        raise InputError(f"{form.table.name} folders cannot say {', '.join(faults)}")
+    return form, values
+
+
+def export(
+    model: Model, params: dict[str, Any], folder: Path, *, tokenizer: Any, dtype: str | None, overwrite: bool
+) -> None:
+    """Writes a folder that the reference library opens; see zoo.export."""
+    config = model.config
+    form, values = published_config(config)
+    expected = {path: leaf.shape for path, leaf in flatten(model.init_shapes()).items()}
+    given = {path: tuple(leaf.shape) for path, leaf in flatten(params).items()}
+    if expected != given:
+        odd = sorted(set(expected.items()) ^ set(given.items()))
+        raise InputError(f"parameters are not those of the model: {odd[0][0]} (and {len(odd) - 1} more differ)")
+    if config.scan:
+        params = unstack_layers(params, config)
+    flat = flatten(params)
+    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+        raise InputError(f"the tokenizer has {tokenizer.vocab_size} pieces but the model {config.vocab_size} ids")
+    number_type = jnp.dtype(dtype) if dtype else None
+
+    def get(path: str) -> np.ndarray:
+        array = np.asarray(jax.device_get(flat[path]))
+        return array if number_type is None else array.astype(number_type)
+
+    backbone = values["architectures"][0] in ("BertModel", "GPT2Model", "OpenAIGPTModel", "LlamaModel")
+    tensors = to_published(form.table, get, set(flat), config.num_layers, "" if backbone else form.table.prefix)
+    kinds = {str(array.dtype) for array in tensors.values()}
+    values["torch_dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
+    for name in ("bos", "eos", "pad"):
+        values[f"{name}_token_id"] = getattr(tokenizer, f"{name}_id", None)
+    files = dict(tokenizer.files()) if tokenizer is not None else {}
+    with whole_folder(folder, overwrite) as work:
+        (work / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        write_file(work / SINGLE, tensors)
+        for file_name, content in files.items():
+            (work / file_name).write_bytes(content)
+
+
+def _format(values: dict[str, Any], folder: Path) -> Format:
+    where = folder / "config.json"
+    kind = values.get("model_type")
+    if kind is None:
+        for form in FORMATS.values():
+            if _named(values) in form.architectures:
+                return form
+        raise InputError(f"{where}: has no model_type{nearest('', FORMATS)}")
+    if kind not in FORMATS:
+        raise InputError(f'{where}: model_type "{kind}" is not supported{nearest(str(kind), FORMATS)}')
+    return FORMATS[kind]
+
+
+def _named(values: dict[str, Any]) -> Any:
+    names = values.get("architectures")
+    return names[0] if isinstance(names, list) and names else None
+
+
+def _architecture(values: dict[str, Any], form: Format, where: str) -> str | None:
+    name = _named(values)
+    if name is not None and name not in form.architectures:
+        raise InputError(f'{where}: architecture "{name}" is not supported{nearest(str(name), form.architectures)}')
+    return name
+
+
+def _shortest(pattern: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
+    return pattern[:1] if len(set(pattern)) == 1 else pattern
+
+
+def _without_effect(config: ModelConfig, field: str) -> bool:
+    """Whether `field` means nothing under the other fields of `config`."""
+    return (
+        (field.startswith("rotary_") and config.positions != "rotary")
+        or (field.startswith("relative_") and config.positions != "relative")
+        or (field == "position_offset" and config.positions != "learned")
+        or (field in ("num_labels", "pooling", "label_names") and config.head != "classifier")
+        or (field == "tie_embeddings" and config.head in ("none", "classifier"))
+        or (field == "lm_bias" and config.head != "lm")
+        or (field == "logit_soft_cap" and config.head in ("none", "classifier"))
+        or (field == "head" and config.family == "bert" and config.head == "lm" and config.tie_embeddings)
+    )

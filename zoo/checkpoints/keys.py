@@ -1,0 +1,244 @@
+"""Key tables: which published tensor each of our parameters is, and every fault of a folder in one report.
+
+A family has one table (zoo/checkpoints/bert.py, gpt.py, llama.py). Its rows serve both ways: import reads a row from
+right to left, export from left to right. Nothing is loaded by luck: a tensor that is missing, left over, of the wrong
+shape or type, or that contradicts another name of the same parameter, fails the load and is named.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from zoo.checkpoints.layouts import LAYOUTS, Shape
+from zoo.checkpoints.safetensors_file import StoredTensor
+from zoo.errors import InputError
+
+FAULTS_SHOWN = 10
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One row: our parameters, the published tensor, and the layout between them.
+
+    Attributes:
+        ours: path of our parameter, or the paths that one published tensor holds side by side; `{layer}` counts layers.
+        theirs: name of the published tensor without the table's prefix.
+        layout: a name in LAYOUTS.
+        aliases: other names of the same parameter. Any one will do; several must be equal to the bit.
+    """
+
+    ours: str | tuple[str, ...]
+    theirs: str
+    layout: str = "same"
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def at(self, layer: int) -> "Key":
+        """The row of one layer."""
+        numbered = [text.replace("{layer}", str(layer)) for text in (*self.paths, self.theirs, *self.aliases)]
+        ours, count = tuple(numbered[: len(self.paths)]), len(self.paths)
+        return Key(ours, numbered[count], self.layout, tuple(numbered[count + 1 :]))
+
+
+def norm(ours: str, theirs: str) -> tuple[Key, Key]:
+    """A layer norm."""
+    return Key(f"{ours}/scale", f"{theirs}.weight"), Key(f"{ours}/bias", f"{theirs}.bias")
+
+
+def linear(ours: str, theirs: str, layout: str = "linear") -> tuple[Key, Key]:
+    """A projection and its bias, which a model without biases does not have."""
+    return Key(f"{ours}/kernel", f"{theirs}.weight", layout), Key(f"{ours}/bias", f"{theirs}.bias")
+
+
+def linear_to_heads(ours: str, theirs: str) -> tuple[Key, Key]:
+    """A query, key or value projection and its bias."""
+    weight = Key(f"{ours}/kernel", f"{theirs}.weight", "linear_to_heads")
+    return weight, Key(f"{ours}/bias", f"{theirs}.bias", "heads_bias")
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of a family.
+
+    Attributes:
+        name: what error messages call it.
+        prefix: what heads put before the backbone's names ("bert."); read with and without it.
+        keys: the rows.
+        buffers: patterns (whole name, without prefix) of stored tensors that hold no parameter and are passed over.
+        renamed: old endings of names and what they are called now.
+    """
+
+    name: str
+    prefix: str
+    keys: tuple[Key, ...]
+    buffers: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def plain_name(self, name: str) -> str:
+        """`name` without the prefix and with old endings replaced."""
+        plain = name.removeprefix(self.prefix)
+        for old, new in self.renamed:
+            if plain.endswith(old):
+                plain = plain.removesuffix(old) + new
+        return plain
+
+    def rows(self, num_layers: int) -> Iterator[Key]:
+        """Every row, the layers' ones counted out."""
+        for key in self.keys:
+            if "{layer}" in key.theirs:
+                yield from (key.at(layer) for layer in range(num_layers))
+            else:
+                yield key
+
+
+def plain_names(table: Table, stored: Mapping[str, StoredTensor], where: str) -> dict[str, StoredTensor]:
+    """`stored` under the table's own names: prefix off, old endings renewed, buffers left out.
+
+    Raises:
+        InputError: two stored names mean the same tensor.
+    """
+    buffers = re.compile("|".join(table.buffers)) if table.buffers else None
+    plain: dict[str, StoredTensor] = {}
+    spelled: dict[str, str] = {}
+    for name, tensor in stored.items():
+        key = table.plain_name(name)
+        if buffers and buffers.fullmatch(key):
+            continue
+        if key in plain:
+            raise InputError(f'{where}: "{spelled[key]}" and "{name}" are both "{key}"; keep one of them')
+        plain[key], spelled[key] = tensor, name
+    return plain
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where some of our parameters come from: one stored tensor and the layout that takes it apart."""
+
+    paths: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    tensor: StoredTensor
+    layout: str
+
+    def read(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Our (path, array) pairs, in the stored number type; the file is read here."""
+        yield from zip(self.paths, LAYOUTS[self.layout].back(self.tensor.read(), self.shapes), strict=True)
+
+
+def match(
+    table: Table, shapes: Mapping[str, Shape], stored: Mapping[str, StoredTensor], num_layers: int, where: str
+) -> list[Source]:
+    """Finds a stored tensor for every parameter.
+
+    Args:
+        table: the family's rows.
+        shapes: path -> shape of every parameter that the model has.
+        stored: plain name -> tensor, see `plain_names`.
+        num_layers: L.
+        where: the folder, for messages.
+
+    Returns:
+        One Source a stored tensor; together they give every path once.
+
+    Raises:
+        InputError: with all faults in one line.
+    """
+    rows = [key for key in table.rows(num_layers) if all(path in shapes for path in key.paths)]
+    claimed = {key.theirs for key in rows}
+    left = dict(stored)
+    faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "wrong shape": [], "wrong type": [], "unequal": []}
+    sources = []
+    for key in rows:
+        spare = [name for name in key.aliases if name not in claimed]
+        names = [name for name in (key.theirs, *spare) if name in stored]
+        if not names:
+            faults["missing"].append(key.theirs)
+            continue
+        tensors = [left.pop(name) for name in names]
+        ours = tuple(shapes[path] for path in key.paths)
+        wanted = LAYOUTS[key.layout].shape(ours)
+        sound = True
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor.shape != wanted:
+                faults["wrong shape"].append(f"{name} {list(tensor.shape)} for {list(wanted)}")
+                sound = False
+            elif tensor.dtype not in FLOATS:
+                faults["wrong type"].append(f"{name} {tensor.dtype}")
+                sound = False
+        if sound:
+            faults["unequal"] += [
+                f"{name} and {names[0]}"
+                for name, tensor in zip(names[1:], tensors[1:], strict=True)
+                if not same_bits(tensor, tensors[0])
+            ]
+            sources.append(Source(key.paths, ours, tensors[0], key.layout))
+    faults["unexpected"] = list(left)
+    without_row = set(shapes) - {path for key in rows for path in key.paths}
+    if without_row:
+        raise InputError(f"{where}: {table.name} folders have no tensor for {', '.join(sorted(without_row))}")
+    report(faults, where, f"a {table.name} model of its config.json")
+    return sources
+
+
+def to_published(
+    table: Table, get: Callable[[str], np.ndarray], paths: set[str], num_layers: int, prefix: str
+) -> dict[str, np.ndarray]:
+    """The published tensors of our parameters.
+
+    Args:
+        table: the family's rows.
+        get: path -> array.
+        paths: of every parameter that the model has.
+        num_layers: L.
+        prefix: put before names of the backbone: the table's, or "" for a bare backbone.
+
+    Returns:
+        name -> array, in the number type that `get` gives.
+
+    Raises:
+        InputError: a parameter has no row.
+    """
+    out: dict[str, np.ndarray] = {}
+    done: set[str] = set()
+    for key in table.rows(num_layers):
+        if all(path in paths for path in key.paths):
+            theirs = LAYOUTS[key.layout].there([get(path) for path in key.paths])
+            in_head = key.theirs.startswith(HEAD_NAMES)
+            out[key.theirs if in_head else prefix + key.theirs] = np.ascontiguousarray(theirs)
+            done |= set(key.paths)
+    if paths - done:
+        raise InputError(f"{table.name} folders have no tensor for {', '.join(sorted(paths - done))}")
+    return out
+
+
+HEAD_NAMES = ("cls.", "classifier.", "lm_head.")
+
+
+def same_bits(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether two stored tensors are the same, number type included."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return bool(np.array_equal(_bytes(one), _bytes(other)))
+
+
+def _bytes(tensor: StoredTensor) -> np.ndarray:
+    return tensor.read().reshape(-1).view(np.uint8)
+
+
+def report(faults: Mapping[str, list[str]], where: str, what: str) -> None:
+    """Raises InputError with every fault in one line, the first ten of a kind by name; returns if there is none."""
+    count = sum(len(names) for names in faults.values())
+    if not count:
+        return
+    parts = []
+    for kind, names in faults.items():
+        if names:
+            shown = ", ".join(names[:FAULTS_SHOWN])
+            more = f" and {len(names) - FAULTS_SHOWN} more" if len(names) > FAULTS_SHOWN else ""
+            parts.append(f"{len(names)} {kind}: {shown}{more}")
+    raise InputError(f"{where} does not hold {what}: {'; '.join(parts)}")

@@ -1,0 +1,121 @@
+"""Run folders: what training writes, read without importing training.
+
+    run/config.json                  {"model": ModelConfig.to_dict(), "train": ...}
+    run/checkpoints/<step>/params    Orbax, one item of a composite checkpoint
+    run/tokenizer/                   read by zoo.load_tokenizer
+
+A step counts once Orbax has renamed it to its number; a save that was killed leaves a name that is no number.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+from etils import epath
+
+from zoo.checkpoints.keys import report
+from zoo.checkpoints.placing import Placing, flatten
+from zoo.config import ModelConfig
+from zoo.errors import InputError
+from zoo.model import Model
+from zoo.partition import path_string
+
+CHECKPOINTS = "checkpoints"
+
+
+def is_folder(path: epath.Path) -> bool:
+    """Whether `path` is a run folder, or one step of its checkpoints."""
+    return (path / CHECKPOINTS).is_dir() or (path.name.isdigit() and path.parent.name == CHECKPOINTS)
+
+
+def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
+    """Model and parameters of the last complete checkpoint of a run, or of the step whose folder is named.
+
+    Args:
+        path: run folder or run/checkpoints/<step>; local or a URL that epath opens (gs://...).
+        placing: number type and devices of the parameters.
+
+    Raises:
+        InputError: no config, no complete checkpoint, or parameters that are not those of the config, all named.
+    """
+    run, step = (path, last_step(path)) if (path / CHECKPOINTS).is_dir() else (path.parent.parent, int(path.name))
+    model = Model(placing.config(read_config(run)))
+    where = run / CHECKPOINTS / str(step) / "params"
+    if not where.is_dir():
+        raise InputError(f"{where}: no such folder; this checkpoint holds no parameters")
+    import orbax.checkpoint as ocp
+
+    abstract = model.init_shapes()
+    with ocp.StandardCheckpointer() as checkpointer:
+        try:
+            stored = checkpointer.metadata(where).item_metadata.tree
+            found = {name: tuple(leaf.shape) for name, leaf in flatten(stored).items()}
+        except (ValueError, OSError, AttributeError, KeyError) as error:
+            raise InputError(f"{where}: is no sound checkpoint: {' '.join(str(error).split())[:200]}") from None
+        wanted = {name: leaf.shape for name, leaf in flatten(abstract).items()}
+        report(
+            {
+                "missing": sorted(set(wanted) - set(found)),
+                "unexpected": sorted(set(found) - set(wanted)),
+                "wrong shape": [
+                    f"{name} {list(found[name])} for {list(shape)}"
+                    for name, shape in wanted.items()
+                    if name in found and found[name] != shape
+                ],
+            },
+            str(where),
+            f"the model of {run / 'config.json'}",
+        )
+        shardings = placing.shardings(abstract)
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        target = jax.tree_util.tree_map_with_path(
+            lambda name, leaf: jax.ShapeDtypeStruct(
+                leaf.shape, placing.number_type, sharding=shardings[path_string(name)] or here
+            ),
+            abstract,
+        )
+        return model, checkpointer.restore(where, target)
+
+
+def last_step(run: epath.Path) -> int:
+    """The number of the newest complete checkpoint.
+
+    Raises:
+        InputError: there is none.
+    """
+    steps = [int(entry.name) for entry in (run / CHECKPOINTS).iterdir() if entry.name.isdigit() and entry.is_dir()]
+    if not steps:
+        raise InputError(f"{run / CHECKPOINTS}: holds no complete checkpoint yet")
+    return max(steps)
+
+
+def read_config(run: epath.Path) -> ModelConfig:
+    """The ModelConfig in a run's config.json."""
+    where = run / "config.json"
+    try:
+        values = json.loads(where.read_text())
+        plain = values["model"]
+        if not isinstance(plain, dict):
+            raise TypeError
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file; a run folder needs it") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise InputError(f'{where}: is no JSON object with a "model" in it') from None
+    try:
+        return ModelConfig.from_dict(plain)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def save(model: Model, params: dict[str, Any], folder: Path, tokenizer: Any = None) -> None:
+    """Fills an empty local `folder` as a run of step 0, from which training can start."""
+    import orbax.checkpoint as ocp
+
+    settings = json.dumps({"model": model.config.to_dict()}, indent=2)
+    (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
+    if tokenizer is not None:
+        tokenizer.save(folder / "tokenizer")
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save((folder / CHECKPOINTS / "0" / "params").absolute(), params)
+

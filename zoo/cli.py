@@ -1,0 +1,140 @@
+"""`python -m zoo`: which models there are, what is in one, checkpoints in and out, generation."""
+
+import json
+from typing import Literal
+
+
+def list_models(family: Literal["all", "bert", "gpt", "llama"] = "all") -> None:
+    """List the presets: parameters, layers, width, heads, positions.
+
+    Args:
+        family: only this one.
+
+    Examples:
+        python -m zoo list --family llama
+    """
+    from zoo.registry import FAMILIES
+    from zoo.summary import count_parameters
+
+    print(f"{'name':<14}{'parameters':>18}{'layers':>8}{'width':>8}{'heads':>10}{'vocabulary':>12}{'positions':>11}")
+    for name, presets in FAMILIES.items():
+        for preset, config in presets.items() if family in ("all", name) else ():
+            heads = str(config.num_heads)
+            if config.num_kv_heads != config.num_heads:
+                heads += f"/{config.num_kv_heads} kv"
+            print(
+                f"{preset:<14}{sum(count_parameters(config).values()):>18,}{config.num_layers:>8}{config.embed_dim:>8,}"
+                f"{heads:>10}{config.vocab_size:>12,}{config.max_positions:>11,}"
+            )
+
+
+def show(name: str, /, seq_len: int | None = None, as_json: bool = False) -> None:
+    """Show one model: its settings, parameters by part, FLOPs a token, memory.
+
+    Args:
+        name: a preset, or the path of a checkpoint or run folder.
+        seq_len: row length for the FLOPs; by default the model's positions.
+        as_json: print the config alone, as JSON.
+
+    Examples:
+        python -m zoo show llama3-8b --seq-len 2048
+    """
+    from zoo.summary import summarise
+
+    config = _config_of(name)
+    if as_json:
+        print(json.dumps(config.to_dict(), indent=2))
+        return
+    print(f"{name} ({config.family})\n")
+    print(summarise(config, seq_len))
+
+
+def explain(name: str, /, against: tuple[str, ...] = ()) -> None:
+    """Explain how a model differs from its neighbours: a diff of settings, in words.
+
+    Args:
+        name: a preset, or the path of a checkpoint or run folder.
+        against: what to compare with; by default the smallest of the other families.
+
+    Examples:
+        python -m zoo explain llama-7b --against gpt2 bert-base
+    """
+    from zoo.explain import explain as explain_config
+
+    config = _config_of(name)
+    others = against or tuple(other for other in ("bert-base", "gpt2", "llama-7b") if other != name)
+    print(explain_config(name, config, {other: _config_of(other) for other in others}))
+
+
+def generate(
+    path: str,
+    prompt: str,
+    /,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+) -> None:
+    """Continue a prompt with a causal language model.
+
+    Args:
+        path: a checkpoint folder with a tokenizer, or a run folder.
+        prompt: the text to continue.
+        max_new_tokens: at most this many tokens; the end-of-text token ends earlier.
+        temperature: 0 takes the likeliest token each time; 1 draws from the model's distribution.
+        top_k: draw among the k likeliest; 0 is off.
+        top_p: draw among the likeliest that together reach this probability; 1 is off.
+        seed: of the draws.
+
+    Examples:
+        python -m zoo generate runs/demo/gpt "The history of" --temperature 0.8 --top-k 40
+    """
+    import time
+
+    import jax
+
+    import zoo
+
+    model, params = zoo.load(path)
+    tokenizer = zoo.load_tokenizer(path)
+    start = time.perf_counter()
+    out = zoo.generate(
+        model,
+        params,
+        [prompt],
+        max_new_tokens=max_new_tokens,
+        tokenizer=tokenizer,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        key=jax.random.key(seed),
+    )
+    seconds = time.perf_counter() - start
+    print(prompt + out.texts[0])
+    print(f"\n[{out.lengths[0]} tokens in {seconds:.1f} s, compilation included]")
+
+
+def _config_of(name: str):
+    from pathlib import Path
+
+    from zoo.errors import InputError, nearest
+    from zoo.registry import PRESETS
+
+    if name in PRESETS:
+        return PRESETS[name]
+    if Path(name).is_dir():
+        from zoo.checkpoints import load_config
+
+        return load_config(name)
+    raise InputError(f'"{name}" is neither a model nor a folder{nearest(name, PRESETS)}')
+
+
+SUBCOMMANDS = {
+    "list": list_models,
+    "show": show,
+    "explain": explain,
+    "import": "zoo.checkpoints.commands:import_checkpoint",
+    "export": "zoo.checkpoints.commands:export_checkpoint",
+    "generate": generate,
+}

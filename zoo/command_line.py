@@ -1,0 +1,225 @@
+"""The command lines' shared machinery: subcommands as plain functions, read by tyro, with errors of one line.
+
+A subcommand is a function with typed parameters, or with one frozen dataclass as its only parameter. Its docstring is
+the help: the first line is the summary, `Args:` describes the options, and an `Examples:` section is printed below.
+Keyword parameters are options (`--learning-rate`); those before a `/` in the signature are positional.
+
+Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted, else what the function returns. An exception that
+is not known to be the input's fault keeps its traceback; ONEBLOCK_TRACEBACK=1 keeps every one.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import inspect
+import io
+import os
+import re
+import shutil
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from zoo.command_errors import describe, fault, flatten
+from zoo.errors import InputError, nearest
+
+Subcommand = Callable[..., Any] | str
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+def run(
+    prog: str,
+    subcommands: Mapping[str, Subcommand],
+    argv: Sequence[str] | None = None,
+    *,
+    about: str = "",
+    examples: Sequence[str] = (),
+) -> int:
+    """Reads a command line, calls the subcommand it names, and turns bad input into one line on stderr.
+
+    Args:
+        prog: "zoo", "train" or "eval".
+        subcommands: name -> function, or "module:function", which is imported when it is called.
+        argv: the words after the program's name; None takes sys.argv.
+        about: what the program is for; its first paragraph stands in the overview.
+        examples: whole commands for the overview.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words[:1] == ["help"] and "help" not in subcommands:
+            words = words[1:] + ["--help"]
+        if not words or words[0] in ("-h", "--help"):
+            print(overview(prog, subcommands, about, examples))
+            return 0
+        name = choose(prog, words[0], subcommands)
+        function = load(subcommands[name])
+        result = parse(function, f"{prog} {name}", words[1:])()
+        return result if isinstance(result, int) and not isinstance(result, bool) else 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` for one, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        line = describe(error)
+        if line is None or os.environ.get("ONEBLOCK_TRACEBACK"):
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def choose(prog: str, word: str, choices: Mapping[str, Any]) -> str:
+    """The subcommand that `word` names, `_` read as `-`. Raises InputError with the nearest one."""
+    if word.startswith("-"):
+        raise InputError(f'unknown option {word} for "{prog}"; a subcommand comes first{nearest("", choices)}')
+    name = word if word in choices else word.replace("_", "-")
+    if name not in choices:
+        raise InputError(f'unknown subcommand "{word}" for "{prog}"{nearest(word, choices)}')
+    return name
+
+
+def load(subcommand: Subcommand) -> Callable[..., Any]:
+    """The function itself; "module:function" is imported."""
+    if not isinstance(subcommand, str):
+        return subcommand
+    module, _, name = subcommand.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def launcher(prog: str) -> str:
+    """How a person starts `prog`: "python -m train", or "oneblock train" where that is what they typed."""
+    if prog == "oneblock":
+        return prog
+    return f"oneblock {prog}" if Path(sys.argv[0]).stem == "oneblock" else f"python -m {prog}"
+
+
+def overview(prog: str, subcommands: Mapping[str, Subcommand], about: str, examples: Sequence[str]) -> str:
+    """The text of `python -m train --help`: each subcommand with the first line of its docstring."""
+    width = min(shutil.get_terminal_size().columns, 120)
+    column = max(map(len, subcommands), default=0) + 4
+    parts = [f"usage: {launcher(prog)} SUBCOMMAND [options]"]
+    if about.strip():
+        parts.append(textwrap.fill(" ".join(inspect.cleandoc(about).split("\n\n")[0].split()), width))
+    lines = [
+        textwrap.fill(summary(value), width, initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
+        for name, value in subcommands.items()
+    ]
+    parts.append("\n".join(["subcommands:", *lines]))
+    if examples:
+        parts.append("\n".join(["examples:", *(f"  {example}" for example in examples)]))
+    parts.append(f'"{launcher(prog)} SUBCOMMAND --help" shows the options of one.')
+    return "\n\n".join(parts)
+
+
+def summary(subcommand: Subcommand) -> str:
+    """The first line of a subcommand's docstring. One given as "module:function" is read from source, not imported."""
+    if not isinstance(subcommand, str):
+        doc = inspect.getdoc(subcommand)
+    else:
+        import ast
+
+        module, _, name = subcommand.partition(":")
+        spec = importlib.util.find_spec(module)
+        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+        doc = ast.get_docstring(found[0]) if found else inspect.getdoc(load(subcommand))
+    return (doc or "").strip().split("\n")[0]
+
+
+def parse(function: Callable[..., Any], command: str, words: Sequence[str]) -> Callable[[], Any]:
+    """Reads a subcommand's words into a call that is ready to be made.
+
+    Args:
+        function: the subcommand.
+        command: how messages name it: "train pretrain".
+        words: what follows it.
+
+    Returns:
+        The call. `--help` prints and gives a call that does nothing.
+
+    Raises:
+        InputError: an unknown option, a missing or a bad value.
+    """
+    import tyro
+
+    target, call, description = reader(function)
+    prog, help_text = launcher(command), functools.partial(captured_help, target, description)
+
+    def refuse(event):
+        line = fault(event, command, prog, words, help_text)
+        if line is not None:
+            raise InputError(line)
+
+    errors, out = io.StringIO(), io.StringIO()
+    plain = contextlib.redirect_stdout(out) if os.environ.get("NO_COLOR") else contextlib.nullcontext()
+    try:
+        with contextlib.redirect_stderr(errors), plain, parse_error_hook(refuse):
+            values = tyro.cli(target, prog=prog, args=words, description=description)
+    except SystemExit as stop:
+        if stop.code not in (0, None):
+            raise InputError(f'{flatten(errors.getvalue())}; see "{prog} --help"') from None
+        print(out.getvalue() + examples_of(function), end="")
+        return lambda: 0
+    print(errors.getvalue(), end="", file=sys.stderr)
+    return functools.partial(call, values)
+
+
+def reader(function: Callable[..., Any]) -> tuple[Any, Callable[[Any], Any], str]:
+    """What tyro reads for a function, how the function is called with what was read, and the text of its help."""
+    import docstring_parser
+    import tyro
+
+    description = docstring_parser.parse(inspect.getdoc(function) or "").description or ""
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+    if len(parameters) == 1:
+        (only,) = parameters
+        if dataclasses.is_dataclass(hints.get(only.name)):
+            return hints[only.name], function, description
+
+    def named(parameter):
+        hint = hints.get(parameter.name, parameter.annotation)
+        if parameter.kind is parameter.POSITIONAL_ONLY and typing.get_origin(hint) is not typing.Literal:
+            hint = Annotated[hint, tyro.conf.arg(metavar=parameter.name.upper())]
+        return parameter.replace(annotation=hint)
+
+    def collect(*args, **kwargs):
+        return args, kwargs
+
+    collect.__doc__ = function.__doc__
+    collect.__signature__ = inspect.Signature([named(parameter) for parameter in parameters])
+    collect.__annotations__ = {p.name: p.annotation for p in collect.__signature__.parameters.values()}
+    return collect, lambda values: function(*values[0], **values[1]), description
+
+
+def parse_error_hook(refuse: Callable[[Any], None]) -> contextlib.AbstractContextManager:
+    """tyro's structured parse errors where this tyro has them; without them `flatten` reads what it prints."""
+    try:
+        from tyro._errors import on_parse_error
+    except ImportError:
+        return contextlib.nullcontext()
+    return on_parse_error(refuse)
+
+
+def captured_help(target: Any, description: str) -> str:
+    """tyro's help text, printed nowhere."""
+    import tyro
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        tyro.cli(target, args=["--help"], description=description)
+    return out.getvalue()
+
+
+def examples_of(function: Callable[..., Any]) -> str:
+    """The `Examples:` section of a docstring as it is written, "" where there is none."""
+    match = re.search(r"(?ms)^Examples?:\n((?:[ \t]+\S.*?(?:\n|\Z)|\n)+)", inspect.getdoc(function) or "")
+    return f"\nexamples:\n{textwrap.indent(textwrap.dedent(match[1]).rstrip(), '  ')}\n" if match else ""

@@ -1,0 +1,327 @@
+"""ModelConfig: the one vocabulary in which every architecture of the zoo is described.
+
+BERT, GPT, LLaMA, T5 and ViT differ by the values of these fields alone. A config is frozen and hashable, holds no
+arrays, is validated where it is made, and travels whole. Letters used in shapes throughout the package:
+
+    B batch, T query length, S key length, D embed_dim, N num_heads, K num_kv_heads, G = N / K, H head_dim,
+    F mlp_dim, V vocab_size, L num_layers, P max_positions, C num_labels
+"""
+
+import dataclasses
+import math
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from zoo.errors import InputError, nearest
+
+MAX_LAYERS = 10_000
+MAX_DIM = 1_000_000
+_LIMITS = {"num_layers": MAX_LAYERS, "vocab_size": 100 * MAX_DIM, "max_positions": 100 * MAX_DIM}
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What may differ between the layers of one repeating pattern.
+
+    Attributes:
+        window: None for global attention. A causal query at t sees keys in (t - window, t]; a bidirectional one sees
+            |t - s| <= window // 2 (Beltagy et al. 2020, Longformer, section 3.1).
+        rotary_base: base of the rotary frequencies in this layer; None takes the model's.
+    """
+
+    window: int | None = None
+    rotary_base: float | None = None
+
+
+@dataclass(frozen=True)
+class RotaryScaling:
+    """How rotary frequencies are stretched beyond the trained length.
+
+    Attributes:
+        kind: "linear" divides every frequency by `factor` (Chen et al. 2023, arXiv:2306.15595); "llama3" divides the
+            low ones, keeps the high ones and blends between (Llama 3 technical report, arXiv:2407.21783).
+        factor: the stretch.
+        low_freq_factor, high_freq_factor: llama3 alone: wavelengths above original_max_positions / low_freq_factor are
+            divided, those below original_max_positions / high_freq_factor are kept.
+        original_max_positions: llama3 alone: the trained length, in tokens.
+    """
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_positions: int = 8192
+
+    def __post_init__(self):
+        _check_types(self)
+        _require(self.factor >= 1.0, f"rotary scaling: factor is {self.factor}; it must be at least 1")
+        if self.kind == "llama3":
+            _require(
+                0 < self.low_freq_factor < self.high_freq_factor,
+                f"rotary scaling llama3: low_freq_factor {self.low_freq_factor} must be above 0 and below "
+                f"high_freq_factor {self.high_freq_factor}",
+            )
+            _require_int("rotary scaling llama3: original_max_positions", self.original_max_positions, 1, 100 * MAX_DIM)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A Transformer, completely.
+
+    Attributes:
+        family: whose conventions checkpoints follow.
+        vocab_size, embed_dim, num_layers, num_heads, num_kv_heads, head_dim, mlp_dim: V, D, L, N, K, H, F. num_kv_heads
+            None means N (multi-head); fewer share keys and values among G = N / K query heads (Ainslie et al. 2023).
+            head_dim None means D / N; mlp_dim None means 4 D.
+        max_positions: P: length of the learned table; for the other kinds a stated limit of use.
+        layer_pattern: repeated num_layers / len(pattern) times.
+        visibility: "causal" sees the past and itself, "full" everything (BERT), "prefix" a given prefix both ways.
+        cross_attention: each block also attends to an encoder memory (Vaswani et al. 2017).
+        positions: where order enters: learned table, sinusoidal (Vaswani et al. 2017, 3.5), rotary (Su et al. 2021),
+            relative buckets added to the scores (Raffel et al. 2020, 2.1), or none.
+        rotary_base, rotary_dim, rotary_scaling: rotary alone; rotary_dim None rotates the whole head.
+        relative_buckets, relative_max_distance: relative alone.
+        position_offset: rows of the learned table before position 0 (RoBERTa: 2).
+        token_types: size of the segment-embedding table; 0 for none.
+        embed_norm: normalise the sum of embeddings (BERT).
+        embed_scale: multiply token embeddings by this; None for 1.
+        norm: layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019).
+        norm_placement: "pre" x + F(norm x); "post" norm(x + F x); "both" x + norm(F(norm x)).
+        norm_eps: added to the variance in every norm of the model.
+        final_norm: a norm after the last block.
+        attention_bias, attention_out_bias, mlp_bias: biases of query/key/value, of the output projection, of the FFN.
+        qk_norm: RMS norm of each query and key head before scoring.
+        score_scale: multiplies QK^T; None means 1 / sqrt(H).
+        attention_soft_cap, logit_soft_cap: c tanh(x / c) on scores and on logits; None for none.
+        parallel_block: attention and FFN read the same normalised input and are added together.
+        activation: "gelu" is the erf form, "gelu_tanh" the tanh one.
+        gated: FFN is down(act(gate x) * up x) (Shazeer 2020) and not down(act(up x)).
+        dropout, embed_dropout, attention_dropout: rates in training: residual updates, embeddings, attention weights.
+        tie_embeddings: read out with the token table.
+        head: what `logits` is: "lm" x E^T or x W; "masked_lm" BERT's transform, then E^T and a bias; "classifier" of a
+            pooled row; "none".
+        lm_bias: a bias on the untied or tied "lm" read-out.
+        pooler: BERT's tanh layer on the first token.
+        next_sentence: BERT's two-way head on the pooled token.
+        num_labels, pooling, head_dropout: classifier alone; pooling is the first token ("cls", through the pooler where
+            the model has one), the mean of real tokens, or the last real token.
+        initializer_range: standard deviation of the normal initial weights.
+        residual_init: divide it by sqrt(2 L) in the projections that write to the stream (Radford et al. 2019, 2.3).
+        dtype: of activations; parameters are float32, and softmax, norms and logits are computed in float32.
+        scan: run layers under lax.scan over stacked parameters (short compile) and not as a Python loop.
+        remat: what the backward pass recomputes: nothing, everything but matrix products, whole blocks.
+        attention_kernel: see zoo.attention.attend; "auto" takes the fastest that honours what the call asks.
+    """
+
+    family: Literal["bert", "gpt", "llama", "custom"] = "custom"
+    vocab_size: int = 32000
+    embed_dim: int = 128
+    num_layers: int = 2
+    num_heads: int = 2
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    mlp_dim: int | None = None
+    max_positions: int = 512
+    layer_pattern: tuple[LayerConfig, ...] = (LayerConfig(),)
+    visibility: Literal["causal", "full", "prefix"] = "causal"
+    cross_attention: bool = False
+    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = "learned"
+    rotary_base: float = 10000.0
+    rotary_dim: int | None = None
+    rotary_scaling: RotaryScaling | None = None
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    position_offset: int = 0
+    token_types: int = 0
+    embed_norm: bool = False
+    embed_scale: float | None = None
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_placement: Literal["pre", "post", "both"] = "pre"
+    norm_eps: float = 1e-5
+    final_norm: bool = True
+    attention_bias: bool = True
+    attention_out_bias: bool = True
+    mlp_bias: bool = True
+    qk_norm: bool = False
+    score_scale: float | None = None
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
+    parallel_block: bool = False
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
+    gated: bool = False
+    dropout: float = 0.0
+    embed_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    tie_embeddings: bool = True
+    head: Literal["none", "lm", "masked_lm", "classifier"] = "lm"
+    lm_bias: bool = False
+    pooler: bool = False
+    next_sentence: bool = False
+    num_labels: int = 0
+    pooling: Literal["cls", "mean", "last"] = "cls"
+    head_dropout: float = 0.0
+    initializer_range: float = 0.02
+    residual_init: bool = False
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    scan: bool = False
+    remat: Literal["none", "dots", "full"] = "none"
+    attention_kernel: Literal["auto", "xla", "cudnn", "blockwise", "einsum"] = "auto"
+    label_names: tuple[str, ...] = field(default=())
+
+    def __post_init__(self):
+        _check_types(self)
+        for name in ("vocab_size", "embed_dim", "num_layers", "num_heads", "max_positions"):
+            _require_int(name, getattr(self, name), 1, _LIMITS.get(name, MAX_DIM))
+        if self.num_kv_heads is None:
+            object.__setattr__(self, "num_kv_heads", self.num_heads)
+        _require_int("num_kv_heads", self.num_kv_heads, 1, MAX_DIM)
+        if self.head_dim is None:
+            _require(
+                self.embed_dim % self.num_heads == 0,
+                f"num_heads {self.num_heads} does not divide embed_dim {self.embed_dim}; nearest that does: "
+                f"{_nearest_divisor(self.embed_dim, self.num_heads)} (or set head_dim)",
+            )
+            object.__setattr__(self, "head_dim", self.embed_dim // self.num_heads)
+        if self.mlp_dim is None:
+            object.__setattr__(self, "mlp_dim", 4 * self.embed_dim)
+        _require_int("head_dim", self.head_dim, 1, MAX_DIM)
+        _require_int("mlp_dim", self.mlp_dim, 1, MAX_DIM)
+        _require(
+            self.num_heads % self.num_kv_heads == 0,
+            f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}; nearest that does: "
+            f"{_nearest_divisor(self.num_heads, self.num_kv_heads)}",
+        )
+        object.__setattr__(self, "layer_pattern", tuple(self.layer_pattern))
+        object.__setattr__(self, "label_names", tuple(self.label_names))
+        _require(len(self.layer_pattern) > 0, "layer_pattern is empty; it needs at least one LayerConfig()")
+        _require(
+            self.num_layers % len(self.layer_pattern) == 0,
+            f"num_layers {self.num_layers} is no multiple of the layer pattern's length {len(self.layer_pattern)}",
+        )
+        for layer in self.layer_pattern:
+            _require(isinstance(layer, LayerConfig), f"layer_pattern holds {layer!r}; its entries are LayerConfig()")
+            _check_types(layer)
+            _require_positive(layer, "rotary_base")
+            if layer.window is not None:
+                _require_int("window", layer.window, 1, 100 * MAX_DIM)
+        if self.positions == "rotary":
+            rotated = self.head_dim if self.rotary_dim is None else self.rotary_dim
+            _require_int("rotary_dim", rotated, 2, self.head_dim)
+            _require(rotated % 2 == 0, f"rotary_dim {rotated} must be even: features are turned in pairs")
+        else:
+            based = any(layer.rotary_base is not None for layer in self.layer_pattern)
+            for name, given in (("rotary_scaling", self.rotary_scaling), ("rotary_dim", self.rotary_dim)):
+                _require(given is None, f'{name} is set but positions is "{self.positions}"')
+            _require(not based, f'layer_pattern sets rotary_base but positions is "{self.positions}"')
+        if self.positions == "relative":
+            least = 4 if self.visibility != "causal" else 2
+            _require_int("relative_buckets", self.relative_buckets, least, MAX_DIM)
+            beyond = self.relative_buckets // 2 + 1
+            _require_int("relative_max_distance", self.relative_max_distance, beyond, 100 * MAX_DIM)
+        for name in ("position_offset", "token_types", "num_labels"):
+            _require_int(name, getattr(self, name), 0, MAX_DIM)
+        for name in ("rotary_base", "norm_eps", "attention_soft_cap", "logit_soft_cap"):
+            _require_positive(self, name)
+        _require(self.initializer_range >= 0, f"initializer_range is {self.initializer_range}; it must be 0 or more")
+        for name in ("dropout", "embed_dropout", "attention_dropout", "head_dropout"):
+            _require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
+        if self.head == "classifier":
+            _require(self.num_labels >= 1, f'head "classifier" needs num_labels of 1 or more, not {self.num_labels}')
+            _require(
+                not self.label_names or len(self.label_names) == self.num_labels,
+                f"label_names names {len(self.label_names)} labels but num_labels is {self.num_labels}",
+            )
+        if self.head == "masked_lm":
+            _require(self.visibility == "full", f'head "masked_lm" needs visibility "full", not "{self.visibility}"')
+        if self.next_sentence:
+            _require(self.pooler, "next_sentence reads the pooled token: it needs pooler=True")
+        if self.parallel_block:
+            _require(self.norm_placement == "pre", "parallel_block is defined for norm_placement 'pre' alone")
+            _require(not self.cross_attention, "parallel_block has no place for cross_attention; set one of them alone")
+
+    @property
+    def num_groups(self) -> int:
+        """G = N / K: query heads that share one key-value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def num_repeats(self) -> int:
+        """How often the layer pattern is repeated."""
+        return self.num_layers // len(self.layer_pattern)
+
+    def layer(self, index: int) -> LayerConfig:
+        """The pattern entry of layer `index`, counted from 0."""
+        return self.layer_pattern[index % len(self.layer_pattern)]
+
+    def replace(self, **changes: Any) -> "ModelConfig":
+        """A copy with `changes`, validated; an unknown name raises InputError with the nearest field.
+
+        Sizes derived from others (head_dim, mlp_dim, num_kv_heads) are kept as they are unless named.
+        """
+        refuse_unknown(changes, type(self))
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types alone, ready for JSON; `from_dict` reads it back."""
+        plain = dataclasses.asdict(self)
+        plain["layer_pattern"] = list(plain["layer_pattern"])
+        plain["label_names"] = list(plain["label_names"])
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "ModelConfig":
+        """The inverse of `to_dict`; unknown keys raise InputError."""
+        refuse_unknown(plain, cls)
+        plain = dict(plain)
+        for entry in plain.get("layer_pattern", ()):
+            refuse_unknown(entry, LayerConfig)
+        if "layer_pattern" in plain:
+            plain["layer_pattern"] = tuple(LayerConfig(**entry) for entry in plain["layer_pattern"])
+        if plain.get("rotary_scaling") is not None:
+            refuse_unknown(plain["rotary_scaling"], RotaryScaling)
+            plain["rotary_scaling"] = RotaryScaling(**plain["rotary_scaling"])
+        return cls(**plain)
+
+
+def refuse_unknown(given: dict[str, Any], cls: type) -> None:
+    """Raises InputError for the first key of `given` that is no field of the dataclass `cls`."""
+    names = [f.name for f in dataclasses.fields(cls)]
+    for key in given:
+        if key not in names:
+            raise InputError(f'{cls.__name__} has no field "{key}"{nearest(key, names)}')
+
+
+def _check_types(config: Any) -> None:
+    """Closed choices, flags and numbers are what their annotations say; whole numbers are checked with their ranges."""
+    hints = typing.get_type_hints(type(config))
+    for f in dataclasses.fields(config):
+        hint, value = hints[f.name], getattr(config, f.name)
+        where, kinds = f"{type(config).__name__}: {f.name}", typing.get_args(hint) or (hint,)
+        if typing.get_origin(hint) is Literal:
+            if value not in kinds:
+                raise InputError(f'{where} is "{value}"{nearest(value, kinds)}')
+        elif hint is bool:
+            _require(isinstance(value, bool), f"{where} is {value!r}; it must be true or false")
+        elif float in kinds and not (value is None and type(None) in kinds):
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            _require(number, f"{where} is {value!r}; it must be a finite number")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InputError(message)
+
+
+def _require_positive(config: Any, name: str) -> None:
+    value = getattr(config, name)
+    _require(value is None or value > 0, f"{name} is {value}; it must be above 0")
+
+
+def _require_int(name: str, value: Any, low: int, high: int) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _require(whole and low <= value <= high, f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+
+
+def _nearest_divisor(whole: int, wanted: int) -> int:
+    return min((d for d in range(1, whole + 1) if whole % d == 0), key=lambda d: (abs(d - wanted), d))

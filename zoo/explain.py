@@ -1,0 +1,96 @@
+"""How a model differs from its neighbours, in words: a diff of settings."""
+
+import dataclasses
+from typing import Any
+
+from zoo.config import ModelConfig
+
+SIZES = ("vocab_size", "embed_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "max_positions")
+
+# What a setting decides, in a few words; every field of ModelConfig that is not a size stands here (tested).
+MEANINGS = {
+    "family": "whose checkpoint conventions it follows",
+    "layer_pattern": "what repeats from layer to layer (window, rotary base)",
+    "visibility": "which tokens a token sees",
+    "cross_attention": "whether blocks also attend to an encoder's output",
+    "positions": "where order enters",
+    "rotary_base": "base of the rotary frequencies",
+    "rotary_dim": "how many features of a head are turned",
+    "rotary_scaling": "how rotary frequencies are stretched beyond the trained length",
+    "relative_buckets": "number of relative-position buckets",
+    "relative_max_distance": "distance from which all share the last bucket",
+    "position_offset": "rows of the position table before position 0",
+    "token_types": "segment embeddings",
+    "embed_norm": "whether the sum of embeddings is normalised",
+    "embed_scale": "what token embeddings are multiplied by",
+    "norm": "the kind of norm",
+    "norm_placement": "where norms stand: before an update, after the sum, or around the update",
+    "norm_eps": "added to the variance in every norm",
+    "final_norm": "a norm after the last block",
+    "attention_bias": "biases of query, key and value",
+    "attention_out_bias": "bias of the attention output",
+    "mlp_bias": "biases of the feed-forward network",
+    "qk_norm": "whether queries and keys are normalised",
+    "score_scale": "what scores are multiplied by",
+    "attention_soft_cap": "soft cap on scores",
+    "logit_soft_cap": "soft cap on logits",
+    "parallel_block": "attention and feed-forward side by side",
+    "activation": "the feed-forward nonlinearity",
+    "gated": "whether a gate multiplies it",
+    "dropout": "dropout of updates, in training",
+    "embed_dropout": "dropout of embeddings, in training",
+    "attention_dropout": "dropout of attention weights, in training",
+    "head_dropout": "dropout before the classifier, in training",
+    "tie_embeddings": "whether the read-out is the token table",
+    "head": "what logits are",
+    "lm_bias": "a bias on the vocabulary logits",
+    "pooler": "BERT's tanh layer on the first token",
+    "next_sentence": "BERT's next-sentence head",
+    "num_labels": "classes of the classifier",
+    "pooling": "how the classifier reads a row",
+    "initializer_range": "standard deviation of initial weights",
+    "residual_init": "smaller initial weights where updates are written",
+    "dtype": "of activations",
+    "scan": "layers in a scan or in a loop",
+    "remat": "what the backward pass recomputes",
+    "attention_kernel": "which kernel computes attention",
+    "label_names": "names of the classes",
+}
+
+
+def differences(config: ModelConfig, other: ModelConfig) -> list[tuple[str, Any, Any]]:
+    """(field, value here, value there) for every field in which the two differ, sizes first."""
+    names = [f.name for f in dataclasses.fields(ModelConfig)]
+    names.sort(key=lambda name: name not in SIZES)
+    return [(n, getattr(config, n), getattr(other, n)) for n in names if getattr(config, n) != getattr(other, n)]
+
+
+def explain(name: str, config: ModelConfig, others: dict[str, ModelConfig]) -> str:
+    """The text of `python -m zoo explain`: what sets `name` apart from each of `others`, sizes in one line."""
+    lines = [f"{name}: the block with these settings", ""]
+    for field in ("visibility", "positions", "norm", "norm_placement", "activation", "gated", "tie_embeddings", "head"):
+        lines.append(f"  {field:<16} {_words(getattr(config, field)):<10} {MEANINGS[field]}")
+    for other_name, other in others.items():
+        changed = differences(config, other)
+        sizes = [f"{n} {_words(a)} (not {_words(b)})" for n, a, b in changed if n in SIZES]
+        lines += ["", f"against {other_name}:"]
+        if sizes:
+            lines.append("  sizes: " + ", ".join(sizes))
+        for field, here, there in changed:
+            if field not in SIZES:
+                lines.append(f"  {field}: {_words(here)}, where {other_name} has {_words(there)} - {MEANINGS[field]}")
+        if not changed:
+            lines.append("  no difference")
+    return "\n".join(lines)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    if dataclasses.is_dataclass(value):
+        return ", ".join(f"{k} {v}" for k, v in dataclasses.asdict(value).items() if v is not None) or "plain"
+    if isinstance(value, tuple):
+        return "; ".join(_words(entry) for entry in value) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,1 @@
+"""Presets: each family is a page of settings of the one block."""

@@ -1,0 +1,201 @@
+"""The whole network as one Linen module, and its pure, compiled forward pass.
+
+The module only declares parameters and wires rooms together; what a call of the model means (defaults, checks,
+cache) is in zoo.model.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from zoo.block import Call
+from zoo.cache import Cache, write
+from zoo.config import ModelConfig
+from zoo.dropout import at_site, drop, row_seeds
+from zoo.embed import Embed
+from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, pool
+from zoo.masks import Mask
+from zoo.norms import Norm
+from zoo.positions import count_real_tokens, model_rotary, restarted
+from zoo.stack import run_layers
+
+
+@struct.dataclass
+class Output:
+    """What a call of a model gives; None for whatever the family lacks or the call did not ask for.
+
+    Attributes:
+        hidden: [B, T, D], the final stream (after the final norm where there is one).
+        logits: float32 [B, T, V]; [B, K, V] at chosen positions; [B, C] of a classifier.
+        pooled: [B, D], BERT's pooler.
+        next_sentence: float32 [B, 2], BERT's (0: B follows A, 1: it does not).
+        cache: the cache that went in, with this call's tokens added.
+        hidden_states: L + 1 streams [B, T, D]: the embedding, then after each block, before any final norm.
+        attentions: L weights float32 [B, N, T, S].
+    """
+
+    hidden: jax.Array
+    logits: jax.Array | None = None
+    pooled: jax.Array | None = None
+    next_sentence: jax.Array | None = None
+    cache: Cache | None = None
+    hidden_states: tuple[jax.Array, ...] | None = None
+    attentions: tuple[jax.Array, ...] | None = None
+
+
+@struct.dataclass
+class Inputs:
+    """The arrays of one call, as zoo.model.Model.apply documents them."""
+
+    inputs: jax.Array
+    padding_mask: jax.Array | None = None
+    segment_ids: jax.Array | None = None
+    positions: jax.Array | None = None
+    token_types: jax.Array | None = None
+    prefix_mask: jax.Array | None = None
+    cache: Cache | None = None
+    logits_at: jax.Array | None = None
+    dropout_key: jax.Array | None = None
+    memory: jax.Array | None = None
+    want_logits: bool = struct.field(pytree_node=False, default=True)
+    want: tuple[str, ...] = struct.field(pytree_node=False, default=())
+
+
+class Transformer(nn.Module):
+    """Embed -> blocks -> final norm -> heads."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, given: Inputs) -> Output:
+        config = self.config
+        batch, length = given.inputs.shape[:2]
+        order, cache, mask = _orders_and_mask(config, given)
+        positions = order if given.positions is None else given.positions
+        seeds = None if given.dropout_key is None else row_seeds(given.dropout_key, batch)
+        key_order = order if cache is None else cache.order
+        stream, table, bias = Embed(config, name="embed")(
+            given.inputs, positions, given.token_types, seeds, (order, key_order)
+        )
+        # What zoo.model refuses where it can see values is poisoned here, where it could not.
+        wrong = jnp.zeros((batch,), bool)
+        if cache is not None:
+            wrong = wrong | (given.cache.length + length > cache.capacity)
+        if given.positions is not None and given.segment_ids is None:
+            wrong = wrong | restarted(given.positions, None if given.padding_mask is None else given.padding_mask != 0)
+        if cache is not None or given.positions is not None:
+            stream = jnp.where(wrong[:, None, None], jnp.asarray(jnp.nan, stream.dtype), stream)
+        call = Call(
+            mask=mask,
+            rotary=model_rotary(config, positions),
+            bias=bias,
+            memory=given.memory,
+            memory_mask=None if given.memory is None else Mask(),
+            dropout_seeds=seeds,
+            cache_start=None if cache is None else given.cache.length,
+            want_weights="attentions" in given.want,
+            want_hidden="hidden_states" in given.want,
+        )
+        buffers = None if cache is None else (cache.keys, cache.values)
+        hidden, buffers, weights, streams = run_layers(config, stream, buffers, call)
+        if config.final_norm:
+            hidden = Norm(config, name="final_norm")(hidden)
+        if cache is not None:
+            cache = cache.replace(keys=buffers[0], values=buffers[1], length=given.cache.length + length)
+        pooled = None
+        if config.pooler:
+            pooled = Pooler(config, name="pooler")(pool(hidden, given.padding_mask, "cls"))
+        return Output(
+            hidden=hidden,
+            logits=self._logits(given, hidden, table, pooled, seeds),
+            pooled=pooled,
+            next_sentence=Linear(config, 2, name="next_sentence")(pooled) if config.next_sentence else None,
+            cache=cache,
+            hidden_states=(stream, *streams) if call.want_hidden else None,
+            attentions=tuple(weights) if call.want_weights else None,
+        )
+
+    def _logits(self, given, hidden, table, pooled, seeds):
+        config = self.config
+        if config.head == "none":
+            return None
+        if config.head == "classifier":
+            if config.pooling != "cls" or pooled is None:
+                pooled = pool(hidden, given.padding_mask, config.pooling)
+            pooled = drop(pooled, at_site(seeds, config.head_dropout, 0, "head"))
+            return Linear(config, config.num_labels, name="classifier")(pooled)
+        if not given.want_logits and not self.is_initializing():
+            return None
+        if given.logits_at is not None:
+            at = jnp.where(given.logits_at < 0, hidden.shape[1], given.logits_at)  # -1 is no place, not the last one
+            hidden = jnp.take_along_axis(hidden, at[..., None], axis=1, mode="fill", fill_value=jnp.nan)
+        return read_out_module(config)(hidden, table)
+
+
+def read_out_module(config: ModelConfig) -> nn.Module:
+    """The module that turns hidden [..., D] and the token table into vocabulary logits; its name is its parameters'."""
+    if config.head == "masked_lm":
+        return MaskedLMHead(config, name="masked_lm")
+    return LMHead(config, name="lm_head")
+
+
+def _orders_and_mask(config: ModelConfig, given: Inputs) -> tuple[jax.Array, Cache | None, Mask]:
+    """Counts of real tokens [B, T], the cache with this call's tokens noted, and the mask of the call."""
+    batch, length = given.inputs.shape[:2]
+    causal = config.visibility != "full"
+    real = None if given.padding_mask is None else given.padding_mask != 0
+    segments = given.segment_ids
+    order = count_real_tokens(batch, length, real, segments)
+    prefix = None if given.prefix_mask is None else given.prefix_mask != 0
+    if given.cache is None:
+        ordered = order if any(layer.window for layer in config.layer_pattern) and (
+            real is not None or segments is not None
+        ) else None
+        return order, None, Mask(
+            causal=causal,
+            key_valid=real,
+            query_segments=segments,
+            key_segments=segments,
+            query_order=ordered,
+            key_order=ordered,
+            prefix_keys=prefix,
+        )
+    old, start = given.cache, given.cache.length
+    real = jnp.ones((batch, length), bool) if real is None else real
+    own_segments = jnp.zeros((batch, length), jnp.int32) if segments is None else segments
+    first_run = jnp.cumsum(own_segments != own_segments[:, :1], axis=1) == 0
+    earlier = jnp.sum(old.valid & (old.segments == own_segments[:, :1]), axis=1, keepdims=True)
+    order = order + jnp.where(first_run, earlier, 0)
+    cache = old.replace(
+        valid=write(old.valid, real, start),
+        order=write(old.order, order, start),
+        segments=write(old.segments, own_segments, start),
+    )
+    return order, cache, Mask(
+        causal=causal,
+        query_start=start,
+        key_valid=cache.valid,
+        query_segments=own_segments,
+        key_segments=cache.segments,
+        query_order=order,
+        key_order=cache.order,
+        prefix_keys=None if prefix is None else write(jnp.zeros_like(cache.valid), prefix, start),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("config",))
+def forward(params: Any, given: Inputs, *, config: ModelConfig) -> Output:
+    """One compiled pass; inside another jit it is inlined."""
+    return Transformer(config).apply({"params": params}, given)
+
+
+@functools.partial(jax.jit, static_argnames=("config",))
+def initialise(key: jax.Array, *, config: ModelConfig) -> dict[str, Any]:
+    """Fresh float32 parameters as a plain nested dict."""
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    memory = jnp.zeros((1, 2, config.embed_dim), config.dtype) if config.cross_attention else None
+    return Transformer(config).init(key, Inputs(inputs=tokens, memory=memory))["params"]

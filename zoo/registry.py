@@ -1,0 +1,48 @@
+"""Names of models: what `zoo.create` accepts and `python -m zoo list` prints."""
+
+from typing import Any
+
+from zoo.config import ModelConfig
+from zoo.errors import InputError, nearest
+from zoo.families import bert, gpt, llama
+from zoo.model import Model
+
+FAMILIES = {"bert": bert.PRESETS, "gpt": gpt.PRESETS, "llama": llama.PRESETS}
+PRESETS: dict[str, ModelConfig] = {name: config for presets in FAMILIES.values() for name, config in presets.items()}
+
+
+def list_models() -> list[str]:
+    """The preset names, family by family, small to large."""
+    return list(PRESETS)
+
+
+def create(name_or_config: str | ModelConfig, **overrides: Any) -> Model:
+    """A model from a preset's name or a config.
+
+    Args:
+        name_or_config: a name from list_models(), or a ModelConfig.
+        **overrides: fields of ModelConfig to change, such as vocab_size=8000. Sizes that follow from others (head_dim,
+            mlp_dim, num_kv_heads) follow a changed embed_dim or num_heads unless they are named too.
+
+    Raises:
+        InputError: unknown name or field, with the nearest right one.
+    """
+    if isinstance(name_or_config, ModelConfig):
+        config = name_or_config
+    else:
+        if name_or_config not in PRESETS:
+            raise InputError(f'there is no model "{name_or_config}"{nearest(name_or_config, PRESETS)}')
+        config = PRESETS[name_or_config]
+    return Model(config.replace(**follow_sizes(config, overrides)) if overrides else config)
+
+
+def follow_sizes(config: ModelConfig, changes: dict[str, Any]) -> dict[str, Any]:
+    """`changes` completed so that head_dim, num_kv_heads and mlp_dim keep their relation to embed_dim and num_heads."""
+    changes = dict(changes)
+    if "embed_dim" in changes or "num_heads" in changes:
+        changes.setdefault("head_dim", None)
+    if "num_heads" in changes and config.num_groups == 1:
+        changes.setdefault("num_kv_heads", None)
+    if "embed_dim" in changes and config.mlp_dim == 4 * config.embed_dim:
+        changes.setdefault("mlp_dim", None)
+    return changes

@@ -1,0 +1,168 @@
+"""What a model weighs and costs, by formula: parameters, FLOPs, memory, and the printed table.
+
+A product of [m, k] by [k, n] counts 2 m k n FLOPs. Training costs three forward passes: one forward, two backward.
+"""
+
+from dataclasses import dataclass
+
+from zoo.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts of one architecture at one sequence length; str() is a table.
+
+    Attributes:
+        config: the architecture.
+        seq_len: T, in tokens.
+        parameters: by part of the model, in numbers.
+        forward_flops: by kind of product, per token of a full row.
+    """
+
+    config: ModelConfig
+    seq_len: int
+    parameters: dict[str, int]
+    forward_flops: dict[str, float]
+
+    @property
+    def total_parameters(self) -> int:
+        return sum(self.parameters.values())
+
+    @property
+    def flops_per_token(self) -> float:
+        """Forward FLOPs a token."""
+        return sum(self.forward_flops.values())
+
+    @property
+    def training_flops_per_token(self) -> float:
+        """Forward and backward FLOPs a token, without rematerialisation: 3 forward."""
+        return 3 * self.flops_per_token
+
+    @property
+    def training_bytes(self) -> int:
+        """float32 parameters, gradients and Adam's two moments: 16 bytes a parameter."""
+        return 16 * self.total_parameters
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Keys and values of one token in every layer, in the compute dtype."""
+        config = self.config
+        width = 4 if config.dtype == "float32" else 2
+        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * width
+
+    def __str__(self) -> str:
+        config = self.config
+        rows = [
+            ("layers x width (heads x size)", _shape_text(config)),
+            ("feed-forward, vocabulary, positions", f"{config.mlp_dim:,}, {config.vocab_size:,}, {config.max_positions:,}"),
+            *((f"parameters: {name}", f"{count:,}") for name, count in self.parameters.items()),
+            ("parameters", f"{self.total_parameters:,}"),
+            (f"forward FLOPs a token (T = {self.seq_len})", f"{self.flops_per_token:,.0f}"),
+            *((f"  of these {name}", f"{count:,.0f}") for name, count in self.forward_flops.items()),
+            ("training FLOPs a token", f"{self.training_flops_per_token:,.0f}"),
+            ("weights in float32", _bytes_text(4 * self.total_parameters)),
+            ("training state (weights, gradients, moments)", _bytes_text(self.training_bytes)),
+        ]
+        if config.visibility != "full":
+            rows.append(("cache a token", _bytes_text(self.cache_bytes_per_token)))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value:>20}" for name, value in rows)
+
+
+def summarise(model_or_config, seq_len: int | None = None) -> Summary:
+    """The Summary of a model (or of its config) at rows of `seq_len` tokens; None for its max_positions."""
+    config = getattr(model_or_config, "config", model_or_config)
+    seq_len = config.max_positions if seq_len is None else seq_len
+    return Summary(config, seq_len, count_parameters(config), forward_flops(config, seq_len))
+
+
+def count_parameters(config: ModelConfig) -> dict[str, int]:
+    """Parameters by part, by formula; their sum equals the leaves of Model.init exactly.
+
+    attention: D N H + 2 D K H + N H D, and biases; feed-forward: 2 D F (3 D F gated), and biases.
+    """
+    D, N, K, H, F, V = (
+        config.embed_dim,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        config.mlp_dim,
+        config.vocab_size,
+    )
+    norm = D * (2 if config.norm == "layernorm" else 1)
+    attention = D * (N + 2 * K) * H + N * H * D
+    attention += (N + 2 * K) * H if config.attention_bias else 0
+    attention += D if config.attention_out_bias else 0
+    attention += 2 * H if config.qk_norm else 0
+    ups = 2 if config.gated else 1
+    feed_forward = (ups + 1) * D * F + (ups * F + D if config.mlp_bias else 0)
+    norms = 1 if config.parallel_block else {"pre": 2, "post": 2, "both": 4}[config.norm_placement]
+    cross = 0
+    if config.cross_attention:
+        cross = attention + norm * (2 if config.norm_placement == "both" else 1)
+    embed = V * D
+    embed += (config.max_positions + config.position_offset) * D if config.positions == "learned" else 0
+    embed += config.relative_buckets * N if config.positions == "relative" else 0
+    embed += config.token_types * D + (norm if config.embed_norm else 0)
+    head = 0
+    if config.head == "lm":
+        head = (0 if config.tie_embeddings else D * V) + (V if config.lm_bias else 0)
+    if config.head == "masked_lm":
+        head = D * D + D + norm + V + (0 if config.tie_embeddings else D * V)
+    if config.head == "classifier":
+        head = D * config.num_labels + config.num_labels
+    head += D * D + D if config.pooler else 0
+    head += 2 * D + 2 if config.next_sentence else 0
+    return {
+        "embeddings": embed,
+        "attention": config.num_layers * (attention + cross),
+        "feed-forward": config.num_layers * feed_forward,
+        "norms": config.num_layers * norms * norm + (norm if config.final_norm else 0),
+        "heads": head,
+    }
+
+
+def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
+    """Forward FLOPs a token by kind of product, in a row of seq_len tokens.
+
+    Scores and value mix cost 4 N H a visible key: T keys for a model that sees both ways, (T + 1) / 2 on average for a
+    causal one, at most the window's.
+    """
+    D, N, K, H, F = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim, config.mlp_dim
+    projections = 2 * D * (N + 2 * K) * H + 2 * N * H * D
+    feed_forward = (6 if config.gated else 4) * D * F
+    scores = sum(4 * N * H * _mean_keys(config, config.layer(i).window, seq_len) for i in range(config.num_layers))
+    head = 2 * D * config.vocab_size if config.head in ("lm", "masked_lm") else 0
+    head += 2 * D * D if config.head == "masked_lm" else 0
+    return {
+        "projections": float(config.num_layers * projections * (2 if config.cross_attention else 1)),
+        "scores and value mix": float(scores),
+        "feed-forward": float(config.num_layers * feed_forward),
+        "read-out": float(head),
+    }
+
+
+def _mean_keys(config: ModelConfig, window: int | None, length: int) -> float:
+    if config.visibility == "full":
+        if window is None:
+            return length
+        half = window // 2
+        return sum(min(i, half) + min(length - 1 - i, half) + 1 for i in range(length)) / length
+    if window is None or window >= length:
+        return (length + 1) / 2
+    return (window * (window + 1) / 2 + (length - window) * window) / length
+
+
+def _shape_text(config: ModelConfig) -> str:
+    heads = f"{config.num_heads} x {config.head_dim}"
+    if config.num_kv_heads != config.num_heads:
+        heads += f", {config.num_kv_heads} kv"
+    return f"{config.num_layers} x {config.embed_dim} ({heads})"
+
+
+def _bytes_text(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.4g} {unit}"
+        count /= 1024
+    return f"{count:,.4g} TiB"

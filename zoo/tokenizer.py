@@ -1,0 +1,247 @@
+"""Reading any tokenizer: one small class over SentencePiece and Hugging Face files.
+
+A tokenizer here turns text into ids and back, knows its special ids by role, and frames ids for a model family:
+
+    bert    [CLS] a [SEP]            [CLS] a [SEP] b [SEP]      token types 0 and 1
+    gpt     <s> a </s>               <s> a [SEP] b </s>         </s> in place of [SEP] where there is none
+
+Training a vocabulary is `train.vocabulary`'s work.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from zoo import tokenizer_files
+from zoo.errors import InputError
+from zoo.packages import CHECKPOINTS, fetch
+
+ROLES = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
+
+
+class Pieces(Protocol):
+    """What a tokenizer library must do; `zoo.tokenizer_files` has one such class a library.
+
+    Attributes:
+        pieces: [V] the text of each id.
+        roles: special id by role, for the roles in `ROLES` that the vocabulary has.
+        special_ids: every control piece.
+        starts_word: [V] bool.
+        definition: what decides ids, hashed into the fingerprint.
+    """
+
+    pieces: Sequence[str]
+    roles: dict[str, int]
+    special_ids: tuple[int, ...]
+    starts_word: np.ndarray
+    definition: bytes
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class Tokenizer:
+    """Text to ids and back, with special ids by role.
+
+    Attributes:
+        vocab_size: V, one above the largest id.
+        bos_id, eos_id, pad_id, unk_id, cls_id, sep_id, mask_id: int, or None where the vocabulary has no such piece.
+        special_ids: ids that no text produces, ascending.
+        starts_word: [V] bool: the piece begins a word (special pieces are words of their own).
+        fingerprint: SHA-256 (hex) of what decides ids; equal fingerprints give equal ids.
+    """
+
+    def __init__(self, pieces: Pieces, files: dict[str, bytes]):
+        self._pieces = pieces
+        self._files = dict(files)
+        self.vocab_size = len(pieces.pieces)
+        for role in ROLES:
+            setattr(self, f"{role}_id", pieces.roles.get(role))
+        self.special_ids = tuple(sorted(pieces.special_ids))
+        self.starts_word = pieces.starts_word
+
+    bos_id: int | None
+    eos_id: int | None
+    pad_id: int | None
+    unk_id: int | None
+    cls_id: int | None
+    sep_id: int | None
+    mask_id: int | None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        specials = json.dumps([[role, getattr(self, f"{role}_id")] for role in ROLES])
+        return hashlib.sha256(specials.encode() + b"\0" + self._pieces.definition).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text` without special pieces; text that looks like one ("[SEP]") is read as plain characters."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """`encode` of each text, on all cores.
+
+        Raises:
+            InputError: a text is no str or holds half of a surrogate pair.
+        """
+        texts = list(texts)
+        try:
+            return self._pieces.encode_batch(texts)
+        except (TypeError, RuntimeError, UnicodeEncodeError, ValueError) as error:
+            raise InputError(_text_fault(texts, error)) from error
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`; special pieces leave no trace.
+
+        Raises:
+            InputError: an id is negative or not below vocab_size.
+        """
+        ids = [int(i) for i in ids]
+        for i in ids:
+            if not 0 <= i < self.vocab_size:
+                raise InputError(f"id {i} is outside the vocabulary of {self.vocab_size} pieces")
+        special = set(self.special_ids)
+        return self._pieces.decode([i for i in ids if i not in special])
+
+    def piece(self, id: int) -> str:
+        """The piece with this id as the vocabulary writes it."""
+        if not 0 <= id < self.vocab_size:
+            raise InputError(f"id {id} is outside the vocabulary of {self.vocab_size} pieces")
+        return self._pieces.pieces[id]
+
+    def frame(
+        self,
+        ids: Sequence[int],
+        pair: Sequence[int] | None = None,
+        *,
+        style: Literal["bert", "gpt"] = "bert",
+        max_length: int | None = None,
+    ) -> tuple[list[int], list[int]]:
+        """Ids with the special pieces around them that a family expects.
+
+        Whatever stands at the ends of `ids` already is not added again: there is exactly one BOS (or [CLS]). What is
+        too long loses ids from its end; of a pair the longer one first, and of two equals the second.
+
+        Args:
+            ids: of the first text.
+            pair: of the second text, if there is one.
+            style: "bert" or "gpt", drawn at the head of this file. A vocabulary without BOS gets none under "gpt".
+            max_length: most ids in the result, special pieces included.
+
+        Returns:
+            (ids, token_types), both of one length; under "bert" the second text and its [SEP] have type 1.
+
+        Raises:
+            InputError: the vocabulary lacks the pieces of this style, or max_length leaves no room for them.
+        """
+        if style == "bert":
+            before, between, after = self._need("cls", style), self._need("sep", style), self.sep_id
+        elif style == "gpt":
+            if self.bos_id is None and self.eos_id is None:
+                raise InputError('this tokenizer has neither BOS nor EOS, which style "gpt" needs; use style="bert"')
+            before, after = self.bos_id, self.eos_id
+            between = self.sep_id if self.sep_id is not None else self.eos_id
+            if pair is not None and between is None:
+                raise InputError("this tokenizer has neither SEP nor EOS to put between the texts of a pair")
+        else:
+            raise InputError(f'no frame style "{style}"; one of bert, gpt')
+        first, second = list(ids), None if pair is None else list(pair)
+        if before is not None and first and first[0] == before:
+            first = first[1:]
+        for part, mark in ((first, after if second is None else between), (second, after)):
+            if part and mark is not None and part[-1] == mark:
+                part.pop()
+        head = [] if before is None else [before]
+        middle = [] if second is None else [between]
+        tail = [] if after is None else [after]
+        if max_length is not None:
+            room = max_length - len(head) - len(middle) - len(tail)
+            if room < 0:
+                raise InputError(
+                    f"max_length {max_length} cannot hold the special pieces; at least {max_length - room}"
+                )
+            kept = min(len(second or ()), max(room // 2, room - len(first)))
+            first = first[: room - kept]
+            second = None if second is None else second[:kept]
+        framed = head + first + middle + (second or []) + tail
+        ones = 0 if style == "gpt" or second is None else len(second) + 1
+        return framed, [0] * (len(framed) - ones) + [1] * ones
+
+    def _need(self, role: str, style: str) -> int:
+        found = getattr(self, f"{role}_id")
+        if found is None:
+            other = "bert" if style == "gpt" else "gpt"
+            raise InputError(f'this tokenizer has no {role.upper()}, which style "{style}" needs; use style="{other}"')
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        """The files that make this tokenizer, by name, as they were read."""
+        return dict(self._files)
+
+    def save(self, folder: str | os.PathLike) -> Path:
+        """Writes `files()` into `folder` (made if missing), each atomically; returns the folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in self._files.items():
+            handle, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                os.chmod(temporary, 0o644)
+                os.replace(temporary, folder / name)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        return folder
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        roles = ", ".join(f"{role}={getattr(self, f'{role}_id')}" for role in ROLES)
+        return f"Tokenizer({self.vocab_size} pieces from {', '.join(self._files)}; {roles})"
+
+
+def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
+    """The tokenizer in a folder or file.
+
+    Args:
+        path: a file (tokenizer.json, a SentencePiece model, vocab.txt), a folder with one of them or with vocab.json
+            and merges.txt, a run or shard folder (its `tokenizer/` is read), or an embedded checkpoint's name.
+
+    Raises:
+        InputError: nothing there, or not readable as a tokenizer.
+    """
+    place = Path(path)
+    if not place.exists() and str(path) in CHECKPOINTS:
+        place = fetch(str(path))
+    return Tokenizer(*tokenizer_files.read(place))
+
+
+def sentencepiece_tokenizer(model: bytes, name: str = "tokenizer.model") -> Tokenizer:
+    """A Tokenizer over the bytes of a SentencePiece model."""
+    return Tokenizer(tokenizer_files.SentencePieces(model, name), {name: model})
+
+
+def _text_fault(texts: Sequence[str], error: Exception) -> str:
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            return f"text {number} of {len(texts)} is a {type(text).__name__} and not a str"
+        try:
+            text.encode()
+        except UnicodeEncodeError as fault:
+            return f"text {number} of {len(texts)} is no text: half of a surrogate pair at character {fault.start}"
+    return f"the tokenizer refused {len(texts)} texts: {str(error).splitlines()[0]}"
