@@ -1,1 +1,1 @@
-"""How good a model is: tasks, metrics, baselines, statistics over seeds, and the report that shows what pre-training bought."""
+"""How good a model is: tasks, metrics, baselines, statistics over seeds, and a report of what pre-training bought."""

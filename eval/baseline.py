@@ -1,13 +1,14 @@
 """What a network must beat: logistic regression on TF-IDF weights of words and word pairs.
 
-Protocol: lower case; a token is a run of word characters or a run of marks (so that ":)" and "!!" count); 1-grams and 2-grams,
-those in two texts or more once there are over 1,000 texts; weight (1 + ln tf) idf, rows of unit length; L2-penalised multinomial logistic
-regression. The penalty 1 / C is chosen by accuracy in stratified cross-validation on the labelled examples alone, from C in
-{1, 10, 100}: 5 folds, or 3 beyond 2,000 examples, and of equals the one nearest 10 is taken. With fewer than 50 examples, or
-fewer than 5 a class on average, there is too little to choose by, and C is 10.
+Protocol: lower case; a token is a run of word characters or a run of marks (so that ":)" and "!!" count); 1-grams and
+2-grams, those in two texts or more once there are over 1,000 texts; weight (1 + ln tf) idf, rows of unit length;
+L2-penalised multinomial logistic regression. The penalty 1 / C is chosen by accuracy in stratified cross-validation on
+the labelled examples alone, from C in {1, 10, 100}: 5 folds, or 3 beyond 2,000 examples, and of equals the one nearest
+10 is taken. With fewer than 50 examples, or fewer than 5 a class on average, there is too little to choose by, and C
+is 10.
 
-Up to 2,000 examples the fit runs in the space that their rows span, which changes no solution (an L2-penalised one lies in it)
-and takes n columns in place of a hundred thousand.
+Up to 2,000 examples the fit runs in the space that their rows span, which changes no solution (an L2-penalised one
+lies in it) and takes n columns in place of a hundred thousand.
 
 Reference: Manning, Raghavan and Schuetze 2008, Introduction to Information Retrieval, sections 6.2-6.4.
 """
@@ -52,18 +53,19 @@ def fit_predict(train: Sequence[Example], test: Sequence[Example], *, seed: int 
     Raises:
         InputError: fewer than two classes, or texts without a token.
     """
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise InputError("the TF-IDF baseline needs scikit-learn; run: pip install scikit-learn") from None
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
     start = time.perf_counter()
     train_texts, test_texts = [_text(e) for e in train], [_text(e) for e in test]
     labels = np.array([e.label for e in train], np.int32)
     if len(set(labels.tolist())) < 2:
         raise InputError(f"TF-IDF baseline: {len(train)} labelled examples of one class; two classes are needed")
 
-    def fit_and_predict(texts: list[str], targets: np.ndarray, others: list[str], grid: Sequence[float]) -> list[np.ndarray]:
+    def fit_and_predict(
+        texts: list[str], targets: np.ndarray, others: list[str], grid: Sequence[float]
+    ) -> list[np.ndarray]:
         vectorizer = TfidfVectorizer(
             ngram_range=(1, 2), sublinear_tf=True, token_pattern=TOKEN, min_df=2 if len(texts) > 1000 else 1
         )
@@ -75,9 +77,10 @@ def fit_predict(train: Sequence[Example], test: Sequence[Example], *, seed: int 
         return [LogisticRegression(C=c, max_iter=1000).fit(rows, targets).predict(other_rows) for c in grid]
 
     c, folds = DEFAULT_C, _folds(labels)
-    if folds:
-        c = _choose(train_texts, labels, folds, seed, fit_and_predict)
-    (predictions,) = fit_and_predict(train_texts, labels, test_texts, [c])
+    with threadpool_limits(1):  # matrices this small lose more to threads that wait for one another than they gain
+        if folds:
+            c = _choose(train_texts, labels, folds, seed, fit_and_predict)
+        (predictions,) = fit_and_predict(train_texts, labels, test_texts, [c])
     config = {"ngrams": [1, 2], "sublinear": True, "c": c, "grid": list(GRID) if folds else [], "folds": folds}
     return BaselinePrediction(predictions.astype(np.int32), config, time.perf_counter() - start)
 

@@ -3,8 +3,8 @@
     counts = counts + confusion(predictions, labels, num_labels, weights)      # per batch
     score(counts, ("accuracy", "macro_f1"))                                    # once
 
-The sum of a confusion matrix's diagonal over its total is accuracy's (sum, weight) pair; F1 needs the whole matrix, since the
-mean of the batches' F1 is another number.
+The sum of a confusion matrix's diagonal over its total is accuracy's (sum, weight) pair; F1 needs the whole matrix,
+since the mean of the batches' F1 is another number.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,14 +27,16 @@ def confusion(predictions, labels, num_labels: int, weights=None) -> np.ndarray:
         [C, C] int64; row = label, column = prediction.
 
     Raises:
-        InputError: shapes that differ or are not [B] ((B,) against (B,1) would broadcast to B x B), numbers that are not
-            whole, a class outside [0, C) in an example that counts.
+        InputError: shapes that differ or are not [B] ((B,) against (B,1) would broadcast to B x B), numbers that are
+            not whole, a class outside [0, C) in an example that counts.
     """
     predictions, labels = _classes(predictions, "predictions"), _classes(labels, "labels")
     weights = np.ones(labels.shape, np.int64) if weights is None else np.asarray(weights)
     for name, array in (("predictions", predictions), ("weights", weights)):
         if array.shape != labels.shape or labels.ndim != 1:
-            raise InputError(f"{name} have shape {array.shape} and labels {labels.shape}; both must be one and the same (B,)")
+            raise InputError(
+                f"{name} have shape {array.shape} and labels {labels.shape}; both must be one and the same (B,)"
+            )
     if not np.isin(weights, (0, 1)).all():
         raise InputError("weights must be 0 or 1: they say which examples count")
     keep = weights.astype(bool)
@@ -58,8 +60,8 @@ def accuracy(counts: np.ndarray) -> float:
 def macro_f1(counts: np.ndarray) -> float:
     """The mean over classes of F1 = 2 TP / (2 TP + FP + FN).
 
-    Classes that occur neither as a label nor as a prediction are left out of the mean, and a class never hit has F1 0: the
-    number of scikit-learn's `f1_score(average="macro", zero_division=0)`.
+    Classes that occur neither as a label nor as a prediction are left out of the mean, and a class never hit has F1 0:
+    the number of scikit-learn's `f1_score(average="macro", zero_division=0)`.
 
     Args:
         counts: [C, C] of `confusion`, or a sum of several.

@@ -107,7 +107,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path}: line {line}: byte 0x{data[error.start]:02x} is not {encoding}; save the file as UTF-8 or name its "
+            f"{path}: line {line}: byte 0x{data[error.start]:02x} is not {encoding}; save as UTF-8, or name the "
             f'encoding (such as encoding="latin-1")'
         ) from None
 

@@ -1,23 +1,25 @@
 """What a few seeds allow one to say: intervals over seeds, paired tests, and a bootstrap over test examples.
 
-A comparison has two sources of chance. The *seed* picks the labelled examples, the initial weights and the order; the *test
-set* is a sample of the texts that one cares about. Each is answered by its own interval:
+A comparison has two sources of chance. The *seed* picks the labelled examples, the initial weights and the order; the
+*test set* is a sample of the texts that one cares about. Each is answered by its own interval:
 
-1. **Student's t on the differences by seed** (primary). With d_s = a_s - b_s, where both arms of seed s had the same labelled
-   examples, mean(d) +- t(0.975, n - 1) sd(d) / sqrt(n). With three seeds t is 4.30, so the interval is wide: the honest
-   price of three seeds. It answers: would other seeds show the same, on this test set? It assumes differences that are
-   near normal, which three numbers cannot show; the exact sign-flip test beside it assumes only that they are symmetric about
-   zero if nothing was bought, and with n seeds its p-value cannot fall below 2 / 2^n (0.25 for three, 0.0625 for five).
-2. **Paired bootstrap over test examples, crossed with seeds** (secondary). Examples are drawn with replacement, the same for
-   both arms and all seeds, and seeds are drawn with replacement too. It answers: would another test set show the same? A
-   draw of n seeds from n understates the spread between seeds by (n - 1) / n, which is put right by a factor; but its
-   quantiles stay those of a large sample, so with few seeds it is too narrow to stand alone.
+1. **Student's t on the differences by seed** (primary). With d_s = a_s - b_s, where both arms of seed s had the same
+   labelled examples, mean(d) +- t(0.975, n - 1) sd(d) / sqrt(n). With three seeds t is 4.30, so the interval is wide:
+   the honest price of three seeds. It answers: would other seeds show the same, on this test set? It assumes
+   differences that are near normal, which three numbers cannot show; the exact sign-flip test beside it assumes only
+   that they are symmetric about zero if nothing was bought, and with n seeds its p-value cannot fall below 2 / 2^n
+   (0.25 for three, 0.0625 for five).
+2. **Paired bootstrap over test examples, crossed with seeds** (secondary). Examples are drawn with replacement, the
+   same for both arms and all seeds, and seeds are drawn with replacement too. It answers: would another test set show
+   the same? A draw of n seeds from n understates the spread between seeds by (n - 1) / n, which is put right by a
+   factor; but its quantiles stay those of a large sample, so with few seeds it is too narrow to stand alone.
 
 One seed gives no interval (None), and no spread between seeds gives none either: never an interval of width zero.
 
-References: Student 1908, Biometrika 6; Fisher 1935, The Design of Experiments, section 21 (sign flips); Efron and Tibshirani 1993,
-An Introduction to the Bootstrap, chapter 13; Davison and Hinkley 1997, Bootstrap Methods, section 3.8 (nested samples and their bias);
-Dror et al. 2018, The Hitchhiker's Guide to Testing Statistical Significance in NLP, ACL.
+References: Student 1908, Biometrika 6; Fisher 1935, The Design of Experiments, section 21 (sign flips); Efron and
+Tibshirani 1993, An Introduction to the Bootstrap, chapter 13; Davison and Hinkley 1997, Bootstrap Methods, section 3.8
+(nested samples and their bias); Dror et al. 2018, The Hitchhiker's Guide to Testing Statistical Significance in NLP,
+ACL.
 """
 
 import itertools
@@ -177,7 +179,9 @@ def paired_bootstrap(
     """
     labels, a, b = np.asarray(labels, np.int64), np.asarray(a, np.int64), np.asarray(b, np.int64)
     if a.ndim != 2 or a.shape != b.shape or labels.shape != a.shape[1:] or not labels.size:
-        raise InputError(f"predictions {a.shape} and {b.shape} with labels {labels.shape}; (S, E), (S, E) and (E,) are needed")
+        raise InputError(
+            f"predictions {a.shape} and {b.shape} with labels {labels.shape}; (S, E), (S, E) and (E,) are needed"
+        )
     num_seeds, num_examples = a.shape
     cells = num_labels**2
     codes = labels * num_labels + np.stack([a, b], axis=1)  # [S, 2, E]

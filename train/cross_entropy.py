@@ -60,7 +60,8 @@ def chunked_cross_entropy(
         options: see LossOptions.
 
     Returns:
-        (sum of weighted losses, sum of weighted right guesses), float32. A guess tied with k - 1 others counts 1 / k.
+        (sum of weighted losses, sum of weighted right guesses), float32. A label whose logit is the largest is guessed right,
+        also where another is as large: argmax would cost as much as the read-out itself.
     """
     leaves, structure = jax.tree.flatten(params)
     shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -116,7 +117,7 @@ def _chunk_sums(unembed, options, leaves, states, labels, weights):
     losses, credit = _loss_and_credit(unembed(leaves, states), labels, options)
     # where, not a product: a position that does not count must not spoil the sum by being infinite.
     counted = weights > 0
-    return jnp.sum(jnp.where(counted, losses, 0.0) * weights), jnp.sum(jnp.where(counted, credit, 0.0) * weights)
+    return jnp.sum(jnp.where(counted, losses, 0.0) * weights), jnp.sum(jnp.where(counted, weights, 0.0) * credit)
 
 
 def _loss_and_credit(logits, labels, options):
@@ -137,8 +138,7 @@ def _loss_and_credit(logits, labels, options):
         losses = (1 - options.label_smoothing) * losses + options.label_smoothing * (log_z - mean)
     if options.z_loss:
         losses = losses + options.z_loss * jnp.square(log_z)
-    ties = jnp.sum(logits == top, axis=-1)
-    return losses, jnp.where(own == top[..., 0], 1.0 / ties, 0.0)
+    return losses, own >= top[..., 0]
 
 
 def _chunks(vocab, options, hidden, labels, weights):

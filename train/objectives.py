@@ -87,8 +87,8 @@ def masked_lm(
     Args:
         model: a zoo model with visibility "full" and head "masked_lm" (or "lm").
         params: its parameters.
-        batch: tokens, segment_ids [B, T] int32; for pairs token_types [B, T] and next_sentence [B] (1 where the second
-            sentence follows the first, 0 where it does not, -1 where the row does not count).
+        batch: tokens, segment_ids [B, T] int32; for pairs token_types [B, T] and next_sentence [B] (0 where the second
+            sentence follows the first, 1 where it does not, -1 where the row does not count).
         keys: [B] keys, one a row: half for the masks, half for dropout.
         vocabulary: what corruption must know of the tokenizer.
         rate: share of ordinary tokens chosen.

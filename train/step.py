@@ -80,7 +80,7 @@ def make_train_step(
             gradient = jax.tree.map(lambda g: g / _or_one(weight).astype(g.dtype), gradient)
         else:
             metrics["loss"] = (total, jnp.float32(1))
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         new = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state, state.key)
         finite = jnp.isfinite(total) & jnp.isfinite(norm)

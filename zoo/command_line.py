@@ -2,7 +2,8 @@
 
 A subcommand is a function with typed parameters, or with one frozen dataclass as its only parameter. Its docstring is
 the help: the first line is the summary, `Args:` describes the options, and an `Examples:` section is printed below.
-Keyword parameters are options (`--learning-rate`); those before a `/` in the signature are positional.
+Keyword parameters are options (`--learning-rate`); those before a `/` in the signature are positional. Required ones
+may be written either way, as in a Python call: `import A B`, `import A --out B`, `import --path A --out B`.
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted, else what the function returns. An exception that
 is not known to be the input's fault keeps its traceback; ONEBLOCK_TRACEBACK=1 keeps every one.
@@ -104,17 +105,19 @@ def launcher(prog: str) -> str:
 def overview(prog: str, subcommands: Mapping[str, Subcommand], about: str, examples: Sequence[str]) -> str:
     """The text of `python -m train --help`: each subcommand with the first line of its docstring."""
     width = min(shutil.get_terminal_size().columns, 120)
+    wrap = functools.partial(textwrap.fill, width=width, break_on_hyphens=False)
     column = max(map(len, subcommands), default=0) + 4
     parts = [f"usage: {launcher(prog)} SUBCOMMAND [options]"]
     if about.strip():
-        parts.append(textwrap.fill(" ".join(inspect.cleandoc(about).split("\n\n")[0].split()), width))
+        parts.append(wrap(" ".join(inspect.cleandoc(about).split("\n\n")[0].split())))
     lines = [
-        textwrap.fill(summary(value), width, initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
+        wrap(summary(value), initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
         for name, value in subcommands.items()
     ]
     parts.append("\n".join(["subcommands:", *lines]))
     if examples:
-        parts.append("\n".join(["examples:", *(f"  {example}" for example in examples)]))
+        started = [f"  {text.replace(f'python -m {prog}', launcher(prog))}" for text in examples]
+        parts.append("\n".join(["examples:", *started]))
     parts.append(f'"{launcher(prog)} SUBCOMMAND --help" shows the options of one.')
     return "\n\n".join(parts)
 
@@ -151,6 +154,7 @@ def parse(function: Callable[..., Any], command: str, words: Sequence[str]) -> C
     import tyro
 
     target, call, description = reader(function)
+    words = spell_out(target, words)
     prog, help_text = launcher(command), functools.partial(captured_help, target, description)
 
     def refuse(event):
@@ -170,6 +174,18 @@ def parse(function: Callable[..., Any], command: str, words: Sequence[str]) -> C
         return lambda: 0
     print(errors.getvalue(), end="", file=sys.stderr)
     return functools.partial(call, values)
+
+
+def spell_out(target: Callable[..., Any], words: Sequence[str]) -> list[str]:
+    """Puts option names before leading words that are values of required parameters which also have a name."""
+    parameters = inspect.signature(target).parameters.values()
+    unnamed = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters)
+    leading = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    required = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    named = words[unnamed:leading][: len(required)]
+    options = [f"--{name.replace('_', '-')}" for name in required[: len(named)]]
+    spelled = [part for pair in zip(options, named, strict=True) for part in pair]
+    return [*words[:unnamed], *spelled, *words[unnamed + len(named) :]]
 
 
 def reader(function: Callable[..., Any]) -> tuple[Any, Callable[[Any], Any], str]:

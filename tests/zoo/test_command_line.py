@@ -76,6 +76,11 @@ def tune(config: Config) -> int:
     return 7
 
 
+def export(run: str, out_folder: Path, overwrite: bool = False):
+    """Export a run."""
+    calls.append((run, out_folder, overwrite))
+
+
 def fail(kind: str, /):
     """Raise something."""
     raise {
@@ -92,7 +97,7 @@ def fail(kind: str, /):
     }[kind]
 
 
-SUBCOMMANDS = {"pretrain": pretrain, "tune": tune, "fail": fail, "lazy-one": "zoo.command_line:summary"}
+SUBCOMMANDS = {"pretrain": pretrain, "tune": tune, "export": export, "fail": fail, "lazy": "zoo.command_line:summary"}
 
 
 def train(capsys, *words: str):
@@ -107,10 +112,10 @@ def train(capsys, *words: str):
     "words, line",
     [
         (["pretrian"], 'unknown subcommand "pretrian" for "train"; did you mean "pretrain"?'),
-        (["zzz"], 'unknown subcommand "zzz" for "train"; one of pretrain, tune, fail, lazy-one'),
+        (["zzz"], 'unknown subcommand "zzz" for "train"; one of pretrain, tune, export, fail, lazy'),
         (
             ["--steps", "3"],
-            'unknown option --steps for "train"; a subcommand comes first; one of pretrain, tune, fail, lazy-one',
+            'unknown option --steps for "train"; a subcommand comes first; one of pretrain, tune, export, fail, lazy',
         ),
         (
             ["pretrain", "r", "--steps", "3", "--lerning-rate", "1"],
@@ -158,6 +163,8 @@ def train(capsys, *words: str):
             'unknown option --optimizer.rat for "train tune"; did you mean "--optimizer.rate"?',
         ),
         (["tune", "--batch-size", "0"], "batch_size is 0; it must be at least 1"),
+        (["export", "a"], 'missing --out-folder for "train export"; see "python -m train export --help"'),
+        (["export", "a", "b", "c"], 'unexpected word c for "train export"; see "python -m train export --help"'),
         (["fail", "input"], "no such preset 'gpt9' in the list"),
         (["fail", "space"], "no space left on the disk for /data/x: free some and run it again"),
         (["fail", "permission"], "permission denied: /data/x"),
@@ -200,6 +207,20 @@ def test_values_arrive_typed(capsys):
     assert calls == [(Path("runs/a"), 3, -1e-3, "gpt", (1, 2), True, None)]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export a b --overwrite",
+        "export a --out-folder b --overwrite",
+        "export --overwrite --run a --out_folder=b",
+        "export --overwrite --out-folder b --run a",
+    ],
+)
+def test_required_parameters_may_be_named_or_not(capsys, words):
+    assert train(capsys, *words.split()) == (0, "", "")
+    assert calls == [("a", Path("b"), True)]
+
+
 def test_a_single_config_has_no_prefix_and_its_code_is_returned(capsys):
     assert train(capsys, "tune", "--batch-size", "4", "--optimizer.rate=0.5") == (7, "", "")
     assert calls == [Config(batch_size=4, optimizer=Optimizer(rate=0.5))]
@@ -212,7 +233,7 @@ def test_overview_lists_each_summary(capsys):
     assert lines[0] == "usage: python -m train SUBCOMMAND [options]"
     assert "  pretrain  Pre-train a model on prepared text." in lines
     assert "  tune      Tune by a config." in lines
-    assert any(line.startswith("  lazy-one  The first line of a subcommand's docstring.") for line in lines)
+    assert any(line.startswith("  lazy      The first line of a subcommand's docstring.") for line in lines)
     assert train(capsys) == (0, out, "") and train(capsys, "help") == (0, out, "")
     text = overview("train", SUBCOMMANDS, "About it.\n\nMore.", ["python -m train tune"])
     assert "About it.\n" in text and "More." not in text and "examples:\n  python -m train tune" in text

@@ -131,7 +131,8 @@ def write_shards(
 
     A document is held out when the hash of its text falls into the first `valid_fraction` of hashes, so its side
     depends neither on order nor on the rest, and equal documents share a side. Where that leaves fewer than
-    `min_valid`, those with the next smallest hashes are held out too (as many are kept in memory meanwhile).
+    `min_valid`, those with the next smallest hashes are held out too; that many documents wait in memory and, where
+    they are not held out after all, are written out of order.
 
     A killed run leaves no manifest: run it again, and it starts clean.
 

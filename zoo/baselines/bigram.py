@@ -1,6 +1,6 @@
 """The bigram language model: the next token given the current one alone, and nothing of what came before it.
 
-One table [V, V], row i the logits after token i. Maximum likelihood has a closed form, the empirical conditional frequencies
+One table [V, V], row i the logits after token i. Maximum likelihood has a closed form, the empirical frequencies
 
     p(j | i) = count(i, j) / count(i, anything)
 

@@ -12,6 +12,7 @@
 
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from etils import epath
@@ -19,12 +20,16 @@ from jax.sharding import Mesh
 
 from zoo.checkpoints import hugging_face, run_folder
 from zoo.checkpoints.placing import DTYPES, Placing
+from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
 from zoo.model import Model
 from zoo.packages import CHECKPOINTS, fetch
 from zoo.registry import PRESETS
 
-__all__ = ["export", "load"]
+__all__ = ["export", "load", "load_config"]
+
+# Embedded packages that are Hugging Face folders with safetensors.
+LOADABLE = tuple(name for name, package in CHECKPOINTS.items() if hugging_face.SINGLE in package.members)
 
 
 def load(
@@ -47,22 +52,18 @@ def load(
             are missing, left over or mis-shaped, all named in one line.
     """
     placing = Placing(mesh, dtype)
-    name = os.fspath(path)
-    place = epath.Path(name)
-    if "://" not in name:
-        place = epath.Path(os.path.abspath(os.path.expanduser(name)))
-    if not place.exists() and name in CHECKPOINTS:
-        place = epath.Path(fetch(name))
-    if not place.exists():
-        raise InputError(_not_found(name))
-    if not place.is_dir():
-        raise InputError(f"{place}: is a file; name the folder that holds it")
-    if run_folder.is_folder(place):
-        return run_folder.load(place, placing)
-    local = Path(os.fspath(place))
-    if hugging_face.is_folder(local):
-        return hugging_face.load(local, placing)
-    raise InputError(f"{place}: is neither a Hugging Face folder (config.json with a model_type) nor a run folder")
+    kind, place = _find(path)
+    return kind.load(place, placing)
+
+
+def load_config(path: str | os.PathLike[str]) -> ModelConfig:
+    """The ModelConfig of whatever `load` would load; no weights are read.
+
+    Raises:
+        InputError: as `load`, for the path and the settings.
+    """
+    kind, place = _find(path)
+    return kind.load_config(place)
 
 
 def export(
@@ -76,7 +77,8 @@ def export(
 ) -> None:
     """Writes a folder that the reference library (transformers) opens: config.json, model.safetensors, tokenizer files.
 
-    The folder appears complete or not at all. Loading it again gives the same parameters to the bit.
+    The folder appears complete or not at all. Loading it again gives the same parameters to the bit. All weights are
+    gathered on this host while they are written.
 
     Args:
         model, params: as from zoo.load or training; looped or scanned.
@@ -95,11 +97,32 @@ def export(
     hugging_face.export(model, params, target, tokenizer=tokenizer, dtype=dtype, overwrite=overwrite)
 
 
+def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
+    """The module that reads `path`, and the place it reads."""
+    name = os.fspath(path)
+    place = epath.Path(name)
+    if "://" not in name:
+        place = epath.Path(os.path.abspath(os.path.expanduser(name)))
+    if not place.exists() and name in CHECKPOINTS:
+        if name not in LOADABLE:
+            raise InputError(f'the package "{name}" is in a format that is not read; these are: {", ".join(LOADABLE)}')
+        place = epath.Path(fetch(name))
+    if not place.exists():
+        raise InputError(_not_found(name))
+    if not place.is_dir():
+        raise InputError(f"{place}: is a file; name the folder that holds it")
+    if run_folder.is_folder(place):
+        return run_folder, place
+    local = Path(os.fspath(place))
+    if hugging_face.is_folder(local):
+        return hugging_face, local
+    raise InputError(f"{place}: is neither a Hugging Face folder (config.json with a model_type) nor a run folder")
+
+
 def _not_found(name: str) -> str:
     if name in PRESETS:
         return f'no folder "{name}"; "{name}" is a preset without weights: zoo.create("{name}")'
     parent = Path(os.path.abspath(os.path.expanduser(name))).parent
     beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
-    last = Path(name).name
-    hint = nearest(last, beside, shown=0) or nearest(name, CHECKPOINTS)
-    return f'no folder "{name}"{hint}'
+    hint = nearest(Path(name).name, beside)
+    return f'no folder "{name}"{hint if "did you mean" in hint else nearest(name, LOADABLE)}'

@@ -32,7 +32,8 @@ TABLE = Table(
         *linear("masked_lm/dense", "cls.predictions.transform.dense"),
         *norm("masked_lm/norm", "cls.predictions.transform.LayerNorm"),
         Key("masked_lm/kernel", DECODER, "linear"),
-        Key("masked_lm/bias", "cls.predictions.bias", aliases=("cls.predictions.decoder.bias",)),
+        # The reference adds the decoder's own bias, which tying makes the same as the other.
+        Key("masked_lm/bias", "cls.predictions.bias", instead="cls.predictions.decoder.bias"),
         *linear("next_sentence", "cls.seq_relationship"),
         *linear("classifier", "classifier"),
     ),

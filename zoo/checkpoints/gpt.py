@@ -107,6 +107,7 @@ def read_gpt2(settings: Settings, names: Set[str], architecture: str | None, tie
 
 def read_gpt1(settings: Settings, names: Set[str], architecture: str | None, tied: bool) -> ModelConfig:
     """ModelConfig of a GPT-1 folder; arguments as in zoo/checkpoints/bert.py."""
+    settings.only("n_special", 0)
     return ModelConfig(
         **_shared(settings, tied, 40478, 512),
         norm_placement="post",

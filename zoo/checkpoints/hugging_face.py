@@ -116,10 +116,7 @@ def load(folder: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
     Raises:
         InputError: a setting or a tensor that we do not understand; all faults of the tensors in one line.
     """
-    values = read_json(folder / "config.json")
-    form = _format(values, folder)
-    stored = plain_names(form.table, open_folder(folder), str(folder))
-    config = read_config(values, form, stored, folder)
+    config, form, stored = _open(folder)
     model = Model(placing.config(config))
     abstract = model.init_shapes()
     shapes = {path: leaf.shape for path, leaf in flatten(abstract).items()}
@@ -129,6 +126,18 @@ def load(folder: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
         for path, array in source.read():
             flat[path] = placing.put(array, shardings[path])
     return model, nest(flat)
+
+
+def load_config(folder: Path) -> ModelConfig:
+    """The ModelConfig of a folder; of the weights only names (and tied tensors) are read."""
+    return _open(folder)[0]
+
+
+def _open(folder: Path) -> tuple[ModelConfig, Format, dict[str, StoredTensor]]:
+    values = read_json(folder / "config.json")
+    form = _format(values, folder)
+    stored = plain_names(form.table, open_folder(folder), str(folder))
+    return read_config(values, form, stored, folder), form, stored
 
 
 def read_config(values: dict[str, Any], form: Format, stored: dict[str, StoredTensor], folder: Path) -> ModelConfig:
@@ -169,7 +178,7 @@ def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
         raise InputError(f'family "{config.family}" has no published folder layout{nearest(config.family, name)}')
     form = FORMATS[name[config.family]]
     values = form.write(config)
-    names = {form.read_out} if not config.tie_embeddings else set()
+    names = {form.read_out} if config.head == "lm" and not config.tie_embeddings else set()
     names |= {"pooler.dense.weight"} if config.pooler else set()
     settings = Settings(values, "config.json", form.table.name)
     tied = settings.flag("tie_word_embeddings", form.tied)
@@ -224,26 +233,26 @@ def export(
 
 def _format(values: dict[str, Any], folder: Path) -> Format:
     where = folder / "config.json"
-    kind = values.get("model_type")
-    if kind is None:
+    kind = str(values.get("model_type", ""))
+    if not kind:
         for form in FORMATS.values():
             if _named(values) in form.architectures:
                 return form
         raise InputError(f"{where}: has no model_type{nearest('', FORMATS)}")
     if kind not in FORMATS:
-        raise InputError(f'{where}: model_type "{kind}" is not supported{nearest(str(kind), FORMATS)}')
+        raise InputError(f'{where}: model_type "{kind}" is not supported{nearest(kind, FORMATS)}')
     return FORMATS[kind]
 
 
-def _named(values: dict[str, Any]) -> Any:
+def _named(values: dict[str, Any]) -> str | None:
     names = values.get("architectures")
-    return names[0] if isinstance(names, list) and names else None
+    return str(names[0]) if isinstance(names, list) and names else None
 
 
 def _architecture(values: dict[str, Any], form: Format, where: str) -> str | None:
     name = _named(values)
     if name is not None and name not in form.architectures:
-        raise InputError(f'{where}: architecture "{name}" is not supported{nearest(str(name), form.architectures)}')
+        raise InputError(f'{where}: architecture "{name}" is not supported{nearest(name, form.architectures)}')
     return name
 
 

@@ -16,6 +16,8 @@ from zoo.checkpoints.safetensors_file import StoredTensor
 from zoo.errors import InputError
 
 FAULTS_SHOWN = 10
+# Published names that stand outside the backbone and so never take its prefix.
+HEAD_NAMES = ("cls.", "classifier.", "lm_head.")
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -28,12 +30,14 @@ class Key:
         theirs: name of the published tensor without the table's prefix.
         layout: a name in LAYOUTS.
         aliases: other names of the same parameter. Any one will do; several must be equal to the bit.
+        instead: a name that counts where it is there, whatever `theirs` holds; written beside it.
     """
 
     ours: str | tuple[str, ...]
     theirs: str
     layout: str = "same"
     aliases: tuple[str, ...] = ()
+    instead: str | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -43,7 +47,7 @@ class Key:
         """The row of one layer."""
         numbered = [text.replace("{layer}", str(layer)) for text in (*self.paths, self.theirs, *self.aliases)]
         ours, count = tuple(numbered[: len(self.paths)]), len(self.paths)
-        return Key(ours, numbered[count], self.layout, tuple(numbered[count + 1 :]))
+        return Key(ours, numbered[count], self.layout, tuple(numbered[count + 1 :]), self.instead)
 
 
 def norm(ours: str, theirs: str) -> tuple[Key, Key]:
@@ -154,8 +158,11 @@ def match(
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "wrong shape": [], "wrong type": [], "unequal": []}
     sources = []
     for key in rows:
-        spare = [name for name in key.aliases if name not in claimed]
-        names = [name for name in (key.theirs, *spare) if name in stored]
+        names = [key.theirs, *(name for name in key.aliases if name not in claimed)]
+        if key.instead in stored:
+            left.pop(key.theirs, None)
+            names = [key.instead]
+        names = [name for name in names if name in stored]
         if not names:
             faults["missing"].append(key.theirs)
             continue
@@ -208,15 +215,13 @@ def to_published(
     for key in table.rows(num_layers):
         if all(path in paths for path in key.paths):
             theirs = LAYOUTS[key.layout].there([get(path) for path in key.paths])
-            in_head = key.theirs.startswith(HEAD_NAMES)
-            out[key.theirs if in_head else prefix + key.theirs] = np.ascontiguousarray(theirs)
+            for name in (key.theirs, key.instead):
+                if name:
+                    out[name if name.startswith(HEAD_NAMES) else prefix + name] = np.ascontiguousarray(theirs)
             done |= set(key.paths)
     if paths - done:
         raise InputError(f"{table.name} folders have no tensor for {', '.join(sorted(paths - done))}")
     return out
-
-
-HEAD_NAMES = ("cls.", "classifier.", "lm_head.")
 
 
 def same_bits(one: StoredTensor, other: StoredTensor) -> bool:

@@ -4,7 +4,7 @@
     run/checkpoints/<step>/params    Orbax, one item of a composite checkpoint
     run/tokenizer/                   read by zoo.load_tokenizer
 
-A step counts once Orbax has renamed it to its number; a save that was killed leaves a name that is no number.
+A step counts once Orbax has finished it: renamed to its number on a disk, marked on an object store.
 """
 
 import json
@@ -78,13 +78,24 @@ def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
         return model, checkpointer.restore(where, target)
 
 
+def load_config(path: epath.Path) -> ModelConfig:
+    """The ModelConfig of a run folder, or of the run that a step belongs to."""
+    return read_config(path if (path / CHECKPOINTS).is_dir() else path.parent.parent)
+
+
 def last_step(run: epath.Path) -> int:
     """The number of the newest complete checkpoint.
 
     Raises:
         InputError: there is none.
     """
-    steps = [int(entry.name) for entry in (run / CHECKPOINTS).iterdir() if entry.name.isdigit() and entry.is_dir()]
+    import orbax.checkpoint as ocp
+
+    steps = [
+        int(entry.name)
+        for entry in (run / CHECKPOINTS).iterdir()
+        if entry.name.isdigit() and entry.is_dir() and ocp.utils.is_checkpoint_finalized(entry)
+    ]
     if not steps:
         raise InputError(f"{run / CHECKPOINTS}: holds no complete checkpoint yet")
     return max(steps)

@@ -130,15 +130,17 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
-            raise InputError(f"{path}: {size} bytes is too large for a settings file (at most {MAX_JSON_BYTES})")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes() if size <= MAX_JSON_BYTES else None
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
         raise InputError(f"{path}: cannot be read: {_one_line(error)}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: is not JSON: {_one_line(error)}") from None
+    if text is None:
+        raise InputError(f"{path}: {size} bytes is too large for a settings file (at most {MAX_JSON_BYTES})")
+    try:
+        value = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not JSON in UTF-8: {_one_line(error)}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds a {type(value).__name__} where an object is wanted")
     return value

@@ -85,9 +85,7 @@ class Settings:
     def number(self, name: str, default: float | None, *old_names: str) -> Any:
         """A finite number (or `default`)."""
         value = self._take(name, old_names, default)
-        if value is not None and (
-            not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < float("inf")
-        ):
+        if value is not None and not is_number(value):
             raise self.fault(f"{name} is {value!r}; it must be a number")
         return None if value is None else float(value)
 
@@ -157,7 +155,7 @@ class Settings:
         if inner is not None and base is not None and inner != base:
             raise self.fault(f"rope_theta is {base!r} but {name} has {inner!r}")
         base = inner if inner is not None else base if base is not None else 10000.0
-        if not isinstance(base, int | float) or isinstance(base, bool) or not 0 < base < float("inf"):
+        if not is_number(base) or base <= 0:
             raise self.fault(f"rope_theta is {base!r}; it must be a number above 0")
         if found.pop("partial_rotary_factor", 1.0) != 1.0:
             raise self.fault(f"{name}: partial_rotary_factor other than 1 is not supported")
@@ -178,7 +176,7 @@ class Settings:
             raise self.fault(f'{name}: "{min(strange)}" means nothing to rope_type "{kind}"')
         values = {**wanted, **found}
         for key, value in values.items():
-            if not isinstance(value, int | float) or isinstance(value, bool):
+            if not is_number(value):
                 raise self.fault(f"{name}: {key} is {value!r}; it must be a number")
         if kind == "default":
             return float(base), None
@@ -207,10 +205,17 @@ class Settings:
         left = sorted(set(self.values) - self.known)
         if left:
             shown = ", ".join(f"{name}={self.values[name]!r}"[:60] for name in left[:10])
+            many = f"{len(left)} settings are" if len(left) > 1 else "a setting is"
+            hint = nearest(left[0], sorted(self.known))
             raise self.fault(
-                f"{len(left)} settings are unknown to {self.family} and may change the numbers: {shown}"
-                f"{nearest(left[0], self.known, shown=0)}"
+                f"{many} unknown to {self.family} and may change the numbers: {shown}"
+                f"{hint if 'did you mean' in hint else ''}"
             )
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number (true and false are none)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def published_rotary(base: float, scaling: RotaryScaling | None) -> dict[str, Any]:

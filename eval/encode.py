@@ -1,0 +1,165 @@
+"""From labelled texts to padded batches of few shapes.
+
+    encoded = encode(examples, tokenizer, model.config, max_length=128)
+    for rows in training_order(encoded, batch_size=16, seed=0, epoch=0):
+        batch = collate(encoded, rows, size=16)
+
+A batch is a dict of int32 arrays: tokens [B, T], segment_ids [B, T] (1 on real tokens, 0 on padding), token_types [B, T] where
+the model has segment embeddings, labels [B], row_ids [B]; and weights float32 [B], 0 on rows that only fill the batch up. T is one of
+at most four lengths, so a program is compiled at most four times, whatever the texts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval.tasks import Example
+from train.data.pipeline import random_words
+from zoo.config import ModelConfig
+from zoo.errors import InputError
+from zoo.tokenizer import Tokenizer
+
+Batch = dict[str, np.ndarray]
+
+SHORTEST, LENGTHS = 16, 4
+# Batches whose rows are sorted by length together: wide enough to save padding, narrow enough to keep the order random.
+WINDOW = 8
+# What a stream of random words is for; train.data.pipeline has the others.
+FINE_TUNING = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Framed ids of E examples.
+
+    Attributes:
+        ids: E arrays of int32.
+        token_types: E arrays of int32, or None for a model without segment embeddings.
+        labels: [E] int32.
+        lengths: [E] int64, ids of each.
+        buckets: the row lengths T that batches may have, ascending.
+        pad_id: what fills rows up.
+        truncated: how many texts lost ids from their end.
+    """
+
+    ids: tuple[np.ndarray, ...]
+    token_types: tuple[np.ndarray, ...] | None
+    labels: np.ndarray
+    lengths: np.ndarray
+    buckets: tuple[int, ...]
+    pad_id: int
+    truncated: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfig, max_length: int = 128) -> Encoded:
+    """Frames each text (or pair) as the model's family does: [CLS] a [SEP] (b [SEP]) where it sees both ways, else <s> a </s>.
+
+    A text without a character keeps its special pieces, so every row has a token to read.
+
+    Args:
+        examples: E of them.
+        tokenizer: the checkpoint's own.
+        config: says the framing, the longest row and the vocabulary.
+        max_length: most ids a row, special pieces included; what is longer loses its end and is counted.
+
+    Raises:
+        InputError: no example, a length that the model or the special pieces do not allow, a tokenizer of more pieces than the
+            model has, or one without the special pieces that the framing needs.
+    """
+    if not examples:
+        raise InputError("there is no example to encode")
+    if not 1 <= max_length <= config.max_positions:
+        raise InputError(f"max_length is {max_length}; this model reads 1 to {config.max_positions} tokens")
+    if tokenizer.vocab_size > config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} pieces but the model's vocabulary {config.vocab_size}: "
+            "they do not belong together"
+        )
+    first = tokenizer.encode_batch([example.text_a for example in examples])
+    second: list[list[int] | None] = [None] * len(examples)
+    pairs = [i for i, example in enumerate(examples) if example.text_b is not None]
+    for i, ids in zip(pairs, tokenizer.encode_batch([examples[i].text_b or "" for i in pairs]), strict=True):
+        second[i] = ids
+    style = "bert" if config.visibility == "full" else "gpt"
+    framed, truncated = [], 0
+    for a, b in zip(first, second, strict=True):
+        whole = len(tokenizer.frame(a, b, style=style)[0])
+        framed.append(tokenizer.frame(a, b, style=style, max_length=max_length))
+        truncated += whole > max_length
+    return Encoded(
+        ids=tuple(np.array(ids, np.int32) for ids, _ in framed),
+        token_types=tuple(np.array(types, np.int32) for _, types in framed) if config.token_types > 1 else None,
+        labels=np.array([example.label for example in examples], np.int32),
+        lengths=np.array([len(ids) for ids, _ in framed], np.int64),
+        buckets=buckets(max_length),
+        pad_id=tokenizer.pad_id or 0,
+        truncated=truncated,
+    )
+
+
+def buckets(max_length: int) -> tuple[int, ...]:
+    """max_length, its half, quarter and eighth, none below 16 unless max_length is: 128 gives (16, 32, 64, 128)."""
+    lengths = {max_length} | {-(-max_length // 2**k) for k in range(1, LENGTHS)}
+    return tuple(sorted(length for length in lengths if length >= min(SHORTEST, max_length)))
+
+
+def collate(encoded: Encoded, rows: Sequence[int] | np.ndarray, size: int) -> Batch:
+    """The examples with these numbers as one batch of `size` rows, padded to the shortest bucket that holds them all.
+
+    Args:
+        encoded: from `encode`.
+        rows: numbers of at most `size` examples.
+        size: B; rows beyond the examples are padding with weight 0.
+    """
+    rows = np.asarray(rows, np.int64)
+    if not 1 <= len(rows) <= size:
+        raise InputError(f"{len(rows)} examples cannot make a batch of {size} rows")
+    length = next(b for b in encoded.buckets if b >= encoded.lengths[rows].max())
+    tokens = np.full((size, length), encoded.pad_id, np.int32)
+    segment_ids, token_types = np.zeros_like(tokens), np.zeros_like(tokens)
+    for place, row in enumerate(rows):
+        end = encoded.lengths[row]
+        tokens[place, :end] = encoded.ids[row]
+        segment_ids[place, :end] = 1
+        if encoded.token_types is not None:
+            token_types[place, :end] = encoded.token_types[row]
+    filler = (0, size - len(rows))
+    batch = {
+        "tokens": tokens,
+        "segment_ids": segment_ids,
+        "labels": np.pad(encoded.labels[rows], filler),
+        "weights": np.pad(np.ones(len(rows), np.float32), filler),
+        "row_ids": np.arange(size, dtype=np.int32),
+    }
+    return batch if encoded.token_types is None else batch | {"token_types": token_types}
+
+
+def training_order(encoded: Encoded, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """The batches of one epoch as arrays of example numbers: every example once, decided by (seed, epoch).
+
+    Examples are shuffled, dealt into ceil(E / batch_size) batches whose sizes differ by one at most (no runt at the end), sorted by
+    length within each run of 8 batches so that a batch needs little padding, and the batches are shuffled again.
+    """
+    count = -(-len(encoded) // batch_size)
+    words = random_words(seed, FINE_TUNING, epoch, len(encoded) + count)
+    dealt = np.array_split(np.argsort(words[: len(encoded)], kind="stable"), count)
+    batches = []
+    for start in range(0, count, WINDOW):
+        window = dealt[start : start + WINDOW]
+        together = np.concatenate(window)
+        together = together[np.argsort(encoded.lengths[together], kind="stable")]
+        batches += np.split(together, np.cumsum([len(batch) for batch in window])[:-1])
+    return [batches[i] for i in np.argsort(words[len(encoded) :], kind="stable")]
+
+
+def prediction_order(encoded: Encoded, batch_size: int) -> Iterator[np.ndarray]:
+    """Batches of example numbers, every example once and each batch from one bucket; the last of a bucket may be short."""
+    bucket = np.searchsorted(encoded.buckets, encoded.lengths)
+    for number in range(len(encoded.buckets)):
+        rows = np.flatnonzero(bucket == number)
+        for start in range(0, len(rows), batch_size):
+            yield rows[start : start + batch_size]

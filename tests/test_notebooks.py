@@ -1,0 +1,159 @@
+"""The notebooks run from top to bottom, offline and small, and compute what their text says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+QUICKSTART = FOLDER / "01_quickstart.ipynb"
+KEPT = """
+import json
+print(json.dumps({
+    "missing": missing, "counts": counts, "vocab": tokenizer.vocab_size, "documents": DOCUMENTS, "losses": losses,
+    "pictures": {name: picture.tolist() for name, picture in pictures.items()},
+    "views": [view.tolist() for view in views.values()], "types": types, "ids": ids, "sep": tokenizer.sep_id,
+    "segments_matter": segments_matter, "greedy": greedy.texts, "lengths": greedy.lengths.tolist(),
+    "chosen": greedy.tokens.tolist(), "similarity": None if similarity is None else similarity.tolist(),
+    "uncached": [
+        int(gpt.apply(state.params, jnp.asarray([[tokenizer.bos_id, *tokenizer.encode(p)]])).logits[0, -1].argmax())
+        for p in prompts
+    ],
+    "same": zoo.create(gpt.config, **same_block) == llama, "fields": sorted(same_block),
+}))
+"""
+
+
+def run(path: Path) -> tuple[dict, list]:
+    """Executes a notebook beside its file with a last cell that prints what is checked: (those values, its cells)."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(KEPT))
+    place = {"metadata": {"path": str(FOLDER)}}
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=place).execute()
+    printed = "".join(output.text for output in outputs_of(notebook.cells[-1:]) if output.get("name") == "stdout")
+    return json.loads(printed), notebook.cells
+
+
+def outputs_of(cells: list) -> list:
+    return [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def test_quickstart(monkeypatch, tmp_path):
+    """One test for one run: tests that shared it could meet in two processes and run it twice."""
+    monkeypatch.setenv("ONEBLOCK_NOTEBOOK_SIZE", "small")
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    values, cells = run(QUICKSTART)
+
+    assert values["missing"] == []
+    printed = "".join(output.get("text", "") for output in outputs_of(cells))
+    assert "pip install" not in printed and "older" not in printed
+    assert sum("image/png" in output.get("data", {}) for output in outputs_of(cells)) == 2
+    assert values["views"] == [[[19, 22], [43, 50]]] * 4
+    check_models(values)
+    check_masks({name: np.array(picture) for name, picture in values["pictures"].items()})
+    check_pair(values)
+    check_training(values)
+    check_checkpoint(values["similarity"])
+
+
+def check_models(values):
+    """One difference of settings makes a LLaMA of the GPT; parameters counted by hand at D = 64, F = 256, P = 256."""
+    assert values["same"] is True
+    assert {"norm", "positions", "activation", "gated"} <= set(values["fields"])
+    token_table, attention, norm = 64 * values["vocab"], 4 * 64 * 64, 2 * 64
+    block = attention + 4 * 64 + 2 * 64 * 256 + 256 + 64 + 2 * norm
+    assert values["counts"] == {
+        "gpt": token_table + 64 * 256 + 2 * block + norm,
+        "bert": token_table + 64 * 256 + 2 * 64 + norm + 2 * block + 64 * 64 + 64,
+        "llama": 2 * token_table + 2 * (attention + 3 * 64 * 256 + 2 * 64) + 64,
+    }
+
+
+def check_masks(pictures):
+    past = np.tril(np.ones((8, 8), bool))
+    document = np.array([1, 1, 1, 2, 2, 3, 3, 3])
+    expected = {
+        "full (BERT)": np.ones((8, 8), bool),
+        "causal (GPT, LLaMA)": past,
+        "padded": np.tile([True] * 6 + [False] * 2, (8, 1)),
+        "packed": past & (document[:, None] == document),
+        "window of 3": past & ~np.tril(past, -3),
+        "prefix of 4": past | (np.arange(8) < 4),
+    }
+    assert pictures.keys() == expected.keys()
+    for name, picture in pictures.items():
+        np.testing.assert_array_equal(picture, expected[name], name)
+
+
+def check_pair(values):
+    first = values["ids"].index(values["sep"]) + 1
+    assert values["types"] == [0] * first + [1] * (len(values["ids"]) - first)
+    assert values["segments_matter"] > 1e-3
+
+
+def check_training(values):
+    """From chance to well below it; then the first token drawn is the one an uncached pass finds likeliest."""
+    losses = values["losses"]
+    assert abs(losses[0] - np.log(values["vocab"])) < 0.3
+    assert losses[-1] < 0.5 * losses[0] and np.all(np.isfinite(losses))
+    assert [row[0] for row in values["chosen"]] == values["uncached"]
+    assert all(0 < length <= 60 for length in values["lengths"]) and all("the" in text for text in values["greedy"])
+
+
+def check_checkpoint(similarity):
+    """Two sentences about a running dog are near, one about banks is far; nothing to check where it is not cached."""
+    if similarity is not None:
+        assert similarity[0][1] > 0.4 > 0.2 > similarity[0][2]
+        np.testing.assert_allclose(np.diag(similarity), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_are_kept_without_results_and_open_in_colab(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert code and all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    badge = f"(https://colab.research.google.com/github/oneblock/oneblock/blob/main/notebooks/{path.name})"
+    assert badge in notebook.cells[0].source
+
+
+def install_cell() -> str:
+    notebook = nbformat.read(QUICKSTART, as_version=4)
+    (cell,) = [cell for cell in notebook.cells if "install" in cell.metadata.get("tags", ())]
+    return cell.source
+
+
+@pytest.mark.parametrize("absent", [{"sentencepiece", "grain", "zoo"}, {"zoo"}, {"tyro"}])
+def test_install_cell_keeps_the_jax_that_is_there(absent, monkeypatch, tmp_path):
+    import importlib.util
+    import subprocess
+    import sys
+
+    import jax
+
+    calls, find = [], importlib.util.find_spec
+
+    def record(command, check):
+        pins = [Path(command[i + 1]).read_text() for i, word in enumerate(command) if word == "--constraint"]
+        calls.append((command[1:4], command[4:], "".join(pins), check))
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else find(name))
+    monkeypatch.setattr(subprocess, "run", record)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)  # no checkout beside it
+    exec(install_cell(), {})
+    assert all(start == ["-m", "pip", "install"] and check for start, _, _, check in calls)
+    for _, what, pins, _ in calls:
+        if "--no-deps" in what:
+            assert what == ["--quiet", "--no-deps", "git+https://github.com/oneblock/oneblock"]
+        else:
+            assert f"jax=={jax.__version__}\n" in pins and f"numpy=={np.__version__}\n" in pins
+            assert not any(word.startswith("jax") for word in what)
+    assert len(calls) == ("zoo" in absent) + bool(absent - {"zoo"})
+    installed = [word.split(">")[0] for _, what, _, _ in calls for word in what if ">=" in word]
+    assert set(installed) == absent - {"zoo"}
