@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # name -> "module:function"; imported when called, so that --help is quick
-SUBCOMMANDS: dict[str, str] = {}
+SUBCOMMANDS: dict[str, str] = {
+    "finetune": "eval.commands:finetune",
+    "transfer": "eval.commands:transfer",
+}
 
 EVAL_EXAMPLES = ("python -m eval demo", "python -m eval finetune --help")
 PACKAGES = {"zoo": "zoo.__main__:main", "train": "train.__main__:main", "eval": "eval.cli:evaluate"}

@@ -4,9 +4,9 @@
     for rows in training_order(encoded, batch_size=16, seed=0, epoch=0):
         batch = collate(encoded, rows, size=16)
 
-A batch is a dict of int32 arrays: tokens [B, T], segment_ids [B, T] (1 on real tokens, 0 on padding), token_types [B, T] where
-the model has segment embeddings, labels [B], row_ids [B]; and weights float32 [B], 0 on rows that only fill the batch up. T is one of
-at most four lengths, so a program is compiled at most four times, whatever the texts.
+A batch is a dict of int32 arrays: tokens [B, T], segment_ids [B, T] (1 on real tokens, 0 on padding), token_types
+[B, T] where the model has segment embeddings, labels [B], row_ids [B]; and weights float32 [B], 0 on rows that only
+fill the batch up. T is one of at most four lengths, so a program is compiled at most four times, whatever the texts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ class Encoded:
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfig, max_length: int = 128) -> Encoded:
-    """Frames each text (or pair) as the model's family does: [CLS] a [SEP] (b [SEP]) where it sees both ways, else <s> a </s>.
+    """Frames each text (or pair) as its model does: [CLS] a [SEP] (b [SEP]) where it sees both ways, else <s> a </s>.
 
     A text without a character keeps its special pieces, so every row has a token to read.
 
@@ -67,8 +67,8 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfi
         max_length: most ids a row, special pieces included; what is longer loses its end and is counted.
 
     Raises:
-        InputError: no example, a length that the model or the special pieces do not allow, a tokenizer of more pieces than the
-            model has, or one without the special pieces that the framing needs.
+        InputError: no example, a length that the model or the special pieces do not allow, a tokenizer of more pieces
+            than the model has, or one without the special pieces that the framing needs.
     """
     if not examples:
         raise InputError("there is no example to encode")
@@ -141,8 +141,9 @@ def collate(encoded: Encoded, rows: Sequence[int] | np.ndarray, size: int) -> Ba
 def training_order(encoded: Encoded, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
     """The batches of one epoch as arrays of example numbers: every example once, decided by (seed, epoch).
 
-    Examples are shuffled, dealt into ceil(E / batch_size) batches whose sizes differ by one at most (no runt at the end), sorted by
-    length within each run of 8 batches so that a batch needs little padding, and the batches are shuffled again.
+    Examples are shuffled, dealt into ceil(E / batch_size) batches whose sizes differ by one at most (no runt at the
+    end), sorted by length within each run of 8 batches so that a batch needs little padding, and the batches are
+    shuffled again.
     """
     count = -(-len(encoded) // batch_size)
     words = random_words(seed, FINE_TUNING, epoch, len(encoded) + count)
@@ -157,7 +158,7 @@ def training_order(encoded: Encoded, batch_size: int, seed: int, epoch: int) -> 
 
 
 def prediction_order(encoded: Encoded, batch_size: int) -> Iterator[np.ndarray]:
-    """Batches of example numbers, every example once and each batch from one bucket; the last of a bucket may be short."""
+    """Batches of example numbers, each example once, each batch from one bucket; the last of a bucket may be short."""
     bucket = np.searchsorted(encoded.buckets, encoded.lengths)
     for number in range(len(encoded.buckets)):
         rows = np.flatnonzero(bucket == number)

@@ -2,9 +2,9 @@
 
     loss = sum over examples of -log p(label) / number of examples in the batch
 
-The rows, the head's initial weights and the dropout of a run are decided by its seed and by nothing else, so two arms that differ
-in where they start (pre-trained, random) share all three: a pair. The learning rate travels as data, so one compiled program a
-row length serves all seeds, arms, budgets and rates.
+The rows, the head's initial weights and the dropout of a run are decided by its seed and by nothing else, so two arms
+that differ in where they start (pre-trained, random) share all three: a pair. The learning rate travels as data, so one
+compiled program a row length serves all seeds, arms, budgets and rates.
 
 References: Devlin et al. 2018, section 4 (encoders); Radford et al. 2018, section 3.2 (decoders, last token).
 """
@@ -42,6 +42,10 @@ HEAD_KEY, START_KEY = 2**31 - 1, 2**31 - 2
 LOOK = 1.0
 
 
+class NotFiniteError(InputError):
+    """A loss or gradient that is not finite: the rate is too high, or the checkpoint is not sound."""
+
+
 @dataclass(frozen=True)
 class FinetuneConfig:
     """How a classifier is fine-tuned.
@@ -57,7 +61,8 @@ class FinetuneConfig:
         clip_norm: greatest global norm of the gradient; None for no clipping.
         dropout: of embeddings, attention, residual updates and the pooled row; None keeps the checkpoint's own.
         max_length: tokens a row, special pieces included; longer texts lose their end.
-        pooling: what the head reads: "cls", "mean" or "last"; "auto" is the mean for models that see both ways, else the last.
+        pooling: what the head reads: "cls", "mean" or "last"; "auto" is the mean for models that see both ways, else
+            the last token.
         seed: of the head, the order of examples and dropout.
     """
 
@@ -83,11 +88,13 @@ class FinetuneConfig:
                 raise InputError(f"FinetuneConfig: {name} is {value!r}; it must be a whole number from 0 on")
         _require(self.batch_size >= 1, f"batch_size is {self.batch_size}; it must be 1 or more")
         _require(self.epochs or self.steps, "epochs and steps are both 0; set one of them")
-        _require(math.isfinite(self.learning_rate) and self.learning_rate > 0, f"learning_rate is {self.learning_rate}; above 0")
-        _require(0 <= self.warmup_fraction < 1, f"warmup_fraction is {self.warmup_fraction}; it must be from 0 to below 1")
+        rate, warmup = self.learning_rate, self.warmup_fraction
+        _require(math.isfinite(rate) and rate > 0, f"learning_rate is {rate}; it must be above 0")
+        _require(0 <= warmup < 1, f"warmup_fraction is {warmup}; it must be from 0 to below 1")
         _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}; it must be 0 or more")
-        _require(self.clip_norm is None or self.clip_norm > 0, f"clip_norm is {self.clip_norm}; above 0, or None")
-        _require(self.dropout is None or 0 <= self.dropout < 1, f"dropout is {self.dropout}; from 0 to below 1, or None")
+        clip, dropout = self.clip_norm, self.dropout
+        _require(clip is None or clip > 0, f"clip_norm is {clip}; it must be above 0, or None")
+        _require(dropout is None or 0 <= dropout < 1, f"dropout is {dropout}; it must be from 0 to below 1, or None")
 
     def replace(self, **changes: Any) -> "FinetuneConfig":
         """A copy with `changes`, validated; an unknown name raises InputError with the nearest field."""
@@ -155,7 +162,7 @@ def finetune(
         Finetuned.
 
     Raises:
-        InputError: one class only, what `encode` refuses, or a loss that is not finite, with its step.
+        InputError: one class only, what `encode` refuses; NotFiniteError: a loss that is not finite, with its step.
     """
     started = time.perf_counter()
     encoded = train if isinstance(train, Encoded) else encode(train, tokenizer, model.config, config.max_length)
@@ -186,8 +193,8 @@ def classifier(
     pooling = config.pooling
     if pooling == "auto":
         pooling = "mean" if model.config.visibility == "full" else "last"
-    changes: dict[str, Any] = {"head": "classifier", "num_labels": num_labels, "label_names": tuple(label_names), "pooling": pooling}
-    changes |= {"next_sentence": False, "pooler": model.config.pooler and pooling == "cls"}
+    changes: dict[str, Any] = {"head": "classifier", "num_labels": num_labels, "label_names": tuple(label_names)}
+    changes |= {"pooling": pooling, "pooler": model.config.pooler and pooling == "cls", "next_sentence": False}
     if config.dropout is not None:
         changes |= dict.fromkeys(("dropout", "embed_dropout", "attention_dropout", "head_dropout"), config.dropout)
     return with_head(model, params, key=jax.random.fold_in(jax.random.key(config.seed), HEAD_KEY), **changes)
@@ -226,7 +233,9 @@ def classification(
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(model: Model, config: TrainConfig, driver: Driver) -> tuple[Callable[..., Any], Callable[..., TrainState]]:
+def _compiled(
+    model: Model, config: TrainConfig, driver: Driver
+) -> tuple[Callable[..., Any], Callable[..., TrainState]]:
     """The compiled step, and the function that makes a state of it from parameters, key data and a plan."""
     optimizer = planned_optimizer(config)
 
@@ -275,7 +284,7 @@ class _Look:
     def _settle(self) -> None:
         for step, metrics in jax.device_get(self.waiting):
             if not metrics["finite"]:
-                raise InputError(
+                raise NotFiniteError(
                     f"fine-tuning: the loss is not finite at step {step} of {self.total}; lower the learning rate (now "
                     f"{self.config.learning_rate:g}), or check the checkpoint"
                 )

@@ -30,7 +30,7 @@ class PlannedState(NamedTuple):
 
 
 def make_plan(peak: float, total_steps: int, warmup_fraction: float = 0.1, schedule: str = "linear") -> Plan:
-    """The rate of a run as data: up to `peak` in a share of its updates, then "linear" to 0 at the last one, or "constant"."""
+    """The rate as data: up to `peak` in a share of the updates, then "linear" to 0 at the last one, or "constant"."""
     warmup = min(round(warmup_fraction * total_steps), total_steps - 1)
     return Plan(*(jnp.float32(value) for value in (peak, warmup, total_steps, 0.0 if schedule == "linear" else peak)))
 
@@ -38,8 +38,8 @@ def make_plan(peak: float, total_steps: int, warmup_fraction: float = 0.1, sched
 def planned_rate(plan: Plan, count: jax.Array) -> jax.Array:
     """The rate of update `count` (from 0): train.schedule's "linear" (and "constant"), read from arrays.
 
-        count < warmup      peak (count + 1) / warmup
-        then                peak + (final - peak) (count - begin) / (total - 1 - begin),    begin = max(warmup - 1, 0)
+    count < warmup      peak (count + 1) / warmup
+    then                peak + (final - peak) (count - begin) / (total - 1 - begin),    begin = max(warmup - 1, 0)
     """
     count = jnp.asarray(count, jnp.float32)
     begin = jnp.maximum(plan.warmup_steps - 1, 0)

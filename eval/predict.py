@@ -1,4 +1,4 @@
-"""Prediction that drops no example: logits of all of them, in order, the same whatever the batch size and the devices."""
+"""Prediction that drops no example: logits of all, in order, the same whatever the batch size and the devices."""
 
 import functools
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def predict_encoded(
 ) -> np.ndarray:
     """`predict` for examples that are encoded already."""
     if model.config.head != "classifier":
-        raise InputError(f'prediction needs a model with head "classifier", not "{model.config.head}"; fine-tune it first')
+        raise InputError(f'prediction needs head "classifier", and this model has "{model.config.head}": fine-tune it')
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be 1 or more")
     driver = data_parallel(devices)
@@ -85,7 +85,8 @@ def predict_encoded(
     waiting: list[tuple[np.ndarray, jax.Array]] = []
     for rows in prediction_order(encoded, batch_size):
         batch = collate(encoded, rows, size)
-        waiting.append((rows, logits_of(params, {name: batch[name] for name in ("tokens", "segment_ids", "token_types") if name in batch})))
+        read = {name: batch[name] for name in ("tokens", "segment_ids", "token_types") if name in batch}
+        waiting.append((rows, logits_of(params, read)))
         if len(waiting) > 2:  # the next batches are prepared while these are computed
             _store(logits, *waiting.pop(0))
     for rows, found in waiting:

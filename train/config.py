@@ -11,9 +11,11 @@ from typing import Any, Literal
 from zoo.config import ModelConfig, refuse_unknown
 from zoo.errors import InputError, nearest
 
-# Fields that may differ when a run folder is continued: they change no parameter and no drawn number.
+# Fields that may differ when a run folder is continued: they change no drawn number. (What `data` holds is checked by
+# its own hash, wherever it lies.)
 FREE_FIELDS = (
     "log_every", "eval_every", "checkpoint_every", "keep_last", "keep_best", "keep_every", "tensorboard", "driver", "mesh",
+    "data",
 )  # fmt: skip
 
 
@@ -23,6 +25,7 @@ class TrainConfig:
 
     Attributes:
         objective: "next_token" (causal models) or "masked_lm" (bidirectional ones).
+        start_from: checkpoint, run folder or embedded checkpoint whose parameters the run begins with; empty for fresh ones.
         data: folder of token shards, as `python -m train prepare` writes it.
         steps: updates of the parameters, T.
         batch_size: rows an update, over all devices and micro-batches.
@@ -51,6 +54,7 @@ class TrainConfig:
 
     objective: Literal["next_token", "masked_lm"] = "next_token"
     data: str = ""
+    start_from: str = ""
     steps: int = 1000
     batch_size: int = 32
     seq_len: int = 64

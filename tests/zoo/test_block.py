@@ -24,7 +24,9 @@ def fresh(module, *args):
     shapes = jax.eval_shape(functools.partial(module.init, jax.random.key(0)), *args)
     leaves, tree = jax.tree.flatten(shapes)
     rng = np.random.default_rng(1)
-    return jax.tree.unflatten(tree, [jnp.asarray(rng.standard_normal(leaf.shape), jnp.float32) * 0.5 for leaf in leaves])
+    return jax.tree.unflatten(
+        tree, [jnp.asarray(rng.standard_normal(leaf.shape), jnp.float32) * 0.5 for leaf in leaves]
+    )
 
 
 @pytest.fixture
@@ -144,7 +146,9 @@ def test_cross_attention_reads_memory_alone(rng, x):
     assert before.shape == (B, T, D)
     assert np.array_equal(before[:, [0, 2, 3]], after[:, [0, 2, 3]]) and not np.allclose(before[:, 1], after[:, 1])
     moved = run(x, memory.at[:, S - 1].add(1.0))
-    assert (np.abs(np.asarray(moved - before)).max(axis=(0, 2)) > 1e-4).all()  # the first query sees the last memory row
+    assert (
+        np.abs(np.asarray(moved - before)).max(axis=(0, 2)) > 1e-4
+    ).all()  # the first query sees the last memory row
 
 
 # What is done token by token -----------------------------------------------------------------------------------------
@@ -163,9 +167,9 @@ def test_projections_and_feed_forward_work_token_by_token(x):
         caught = block.apply(params, y, layer, call, capture_intermediates=lambda module, _: module.name in projections)
         return caught[1]["intermediates"]["attention"], FeedForward(config).apply(mlp_params, y)
 
-    before, after = (jax.tree.leaves(run(y)) for y in (x, x.at[:, 1].add(1.0)))
-    assert [leaf.shape for leaf in before] == [(B, T, K, H), (B, T, N, H), (B, T, K, H), (B, T, D)]
-    for before, after in zip(before, after, strict=True):
+    first, second = (jax.tree.leaves(run(y)) for y in (x, x.at[:, 1].add(1.0)))
+    assert [leaf.shape for leaf in first] == [(B, T, K, H), (B, T, N, H), (B, T, K, H), (B, T, D)]
+    for before, after in zip(first, second, strict=True):
         assert np.array_equal(before[:, [0, 2, 3]], after[:, [0, 2, 3]])
         assert not np.allclose(before[:, 1], after[:, 1])
 

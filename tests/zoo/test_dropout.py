@@ -20,7 +20,7 @@ def masks(seeds, layer):
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Masks [layers, sites, rows, COUNT] at rate 0.5 as -1 and 1: 3 layers, 7 sites, 4 rows of one key, then of another step."""
+    """Masks at rate 0.5 as -1 and 1, [4, sites, rows, COUNT]: 3 layers under one key, then a layer under another."""
     seeds = row_seeds(jax.random.key(0), 4)
     later = row_seeds(jax.random.key(1), 4)
     layers = [masks(seeds, layer) for layer in range(3)] + [masks(later, 0)]
@@ -114,11 +114,11 @@ def test_evaluation_and_rate_zero_have_no_dropout():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_drop_zeroes_and_divides(dtype):
-    """What is kept is x / (1 - rate), rounded once: dividing by a bfloat16 0.9 would give 3.34 where 3.33 is nearest."""
+    """What is kept is x / (1 - rate), rounded once: divided by a bfloat16 0.9 it would be 3.34 where 3.33 is nearest."""
     x = jnp.full((4, 50, 7), 3.0, dtype)
     y = drop(x, at_site(row_seeds(jax.random.key(4), 4), 0.1, 0, "embed"))
     kept = keep(at_site(row_seeds(jax.random.key(4), 4), 0.1, 0, "embed"), jnp.arange(350).reshape(50, 7))
     assert y.dtype == x.dtype
     expected = np.where(kept, np.asarray(3.0 / 0.9, dtype), 0).astype(np.float32)
-    np.testing.assert_allclose(np.asarray(y, np.float32), expected, rtol=2e-7)  # a last bit of float32; bfloat16 exactly
+    np.testing.assert_allclose(np.asarray(y, np.float32), expected, rtol=2e-7)  # bfloat16 exactly
     assert 0 < (1 - np.asarray(kept)).sum() < 300

@@ -69,7 +69,7 @@ def test_vocabulary_logits(name):
     params, out = run(config)
     assert out.logits.shape == (B, T, V) and out.logits.dtype == jnp.float32 and out.pooled is None
     np.testing.assert_allclose(out.logits, formula(params, out.hidden), atol=2e-5)
-    assert np.array_equal(zoo.Model(config).unembed(params, out.hidden), out.logits)
+    np.testing.assert_allclose(zoo.Model(config).unembed(params, out.hidden), out.logits, atol=2e-5)
     owners = [name for name in ("lm_head", "masked_lm") if "kernel" in params.get(name, {})]
     assert bool(owners) == (not config.tie_embeddings)
 

@@ -51,7 +51,9 @@ def test_prefix_is_seen_by_earlier_queries():
     prefix = jnp.asarray([[True, True, False, False]])
     assert matrix(Mask(causal=True, prefix_keys=prefix), 4, 4) == ["1100", "1100", "1110", "1111"]
     ids = jnp.asarray([[1, 1, 2, 2]])
-    packed = Mask(causal=True, prefix_keys=jnp.asarray([[True, True, True, True]]), query_segments=ids, key_segments=ids)
+    packed = Mask(
+        causal=True, prefix_keys=jnp.asarray([[True, True, True, True]]), query_segments=ids, key_segments=ids
+    )
     assert matrix(packed, 4, 4) == ["1100", "1100", "0011", "0011"]
 
 

@@ -69,9 +69,9 @@ def test_rules_are_aligned_to_the_right():
 
 
 def test_unruled_paths_are_named():
-    with pytest.raises(InputError, match="^zoo/partition.py: parameter blocks/router/kernel matches 0 rules; it must"):
+    with pytest.raises(InputError, match="^zoo/partition.py: parameter blocks/router/kernel matches 0 rules; it "):
         partition.spec_for("blocks/router/kernel", 2)
-    with pytest.raises(InputError, match="^zoo/partition.py: the rule of mlp/up/kernel names 2 dimensions but it has 1"):
+    with pytest.raises(InputError, match="^zoo/partition.py: the rule of mlp/up/kernel names 2 dimensions but it "):
         partition.spec_for("mlp/up/kernel", 1)
     with pytest.raises(InputError, match="matches 0 rules"):
         partition.shardings(mesh(data=8), {"blocks": {"router": {"kernel": jax.ShapeDtypeStruct((4, 4), "float32")}}})

@@ -1,0 +1,73 @@
+"""A cell comes back as it was written, is found only for its own config, and is never half there."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.cells import Cell, CellKey, by_key, find, read, read_all, save, write_atomically
+from zoo.errors import InputError
+
+KEY = CellKey("movie-sentences", "org/net: small", "pretrained", 400, 2)
+CELL = Cell(KEY, {"accuracy": 0.75}, 3.5, (0, 1, 1), {"learning_rate": 1e-3, "length": 64})
+
+
+def test_written_and_read(tmp_path):
+    path = save(tmp_path / "cells", CELL)
+    assert read(path) == CELL
+    assert read_all(tmp_path / "cells") == (CELL,)
+    assert os.listdir(tmp_path / "cells") == [path.name], "no temporary file stays"
+    numpy_cell = Cell(KEY, {"accuracy": np.float32(0.75)}, np.float64(3.5), np.array([0, 1, 1], np.int32), CELL.config)
+    assert numpy_cell == CELL
+    without = Cell(KEY, {"accuracy": 0.75}, 3.5)
+    assert read(save(tmp_path / "cells", without)) == without
+
+
+def test_found_for_its_own_config_alone(tmp_path):
+    assert find(tmp_path, KEY, CELL.config) is None
+    save(tmp_path, CELL)
+    assert find(tmp_path, KEY, {"length": 64, "learning_rate": 1e-3}) == CELL
+    assert find(tmp_path, KEY, {"length": 128, "learning_rate": 1e-3}) is None
+    assert find(tmp_path, CellKey("movie-sentences", "org/net: small", "random", 400, 2), CELL.config) is None
+
+
+@given(st.tuples(*[st.text(min_size=1, max_size=80)] * 2), st.tuples(*[st.text(min_size=1, max_size=80)] * 2))
+def test_file_names_are_safe_and_distinct(one, other):
+    names = [CellKey(*pair, "random", 100, 0).file_name for pair in (one, other)]
+    assert (names[0] == names[1]) == (one == other)
+    for name in names:
+        assert name.isascii() and not set(name) & set('/\\: "*?<>|\n') and len(name) < 200
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": {}}', '{"key": {"task": "t"}, "metrics": {}}'])
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(InputError, match=r"a\.json: not a cell's file .*; delete it"):
+        read(tmp_path / "a.json")
+
+
+def test_bad_cells_are_refused():
+    with pytest.raises(InputError, match='did you mean "pretrained"'):
+        CellKey("t", "n", "pre-trained", 1, 0)
+    with pytest.raises(InputError, match="accuracy is nan"):
+        Cell(KEY, {"accuracy": float("nan")}, 1.0)
+    with pytest.raises(InputError, match="two cells for task movie-sentences"):
+        by_key([CELL, CELL])
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_atomically(path, b"old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(InputError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.txt"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_atomically(tmp_path / "file" / "b.txt", b"")

@@ -1,0 +1,56 @@
+"""Prediction gives each example its logits, whatever the batch size, the padding and the devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from eval import metrics
+from eval.encode import encode
+from eval.finetune import FinetuneConfig, classifier
+from eval.predict import evaluate, predict, predict_encoded
+from zoo import InputError
+
+CONFIG = FinetuneConfig(max_length=32, seed=5)
+
+
+@pytest.fixture(scope="module")
+def network(bert):
+    """A classifier of 2 classes whose logits differ from text to text."""
+    model, params = classifier(*bert, CONFIG, 2)
+    return model, jax.tree.map(lambda leaf: 3 * leaf, params)
+
+
+def test_logits_are_those_of_each_text_by_itself(topics, network, tokenizer, one):
+    model, params = network
+    logits = predict(model, params, tokenizer, topics.test, batch_size=8, max_length=32, devices=one)
+    assert logits.shape == (83, 2) and logits.dtype == np.float32
+    for number in (0, 41, 82):
+        ids, types = tokenizer.frame(tokenizer.encode(topics.test[number].text_a), max_length=32)
+        alone = model.apply(params, jnp.asarray([ids]), token_types=jnp.asarray([types])).logits[0]
+        np.testing.assert_allclose(logits[number], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch_size, devices", [(1, 1), (8, 1), (32, 8), (83, 8)])
+def test_no_batch_size_and_no_number_of_devices_changes_the_metric(topics, network, tokenizer, batch_size, devices):
+    """83 rows leave a last batch that is short at every one of these sizes but 1 and 83."""
+    encoded = encode(topics.test, tokenizer, network[0].config, 32)
+    whole = predict_encoded(*network, encoded, batch_size=32, devices=jax.devices()[:1])
+    found = evaluate(*network, encoded, batch_size=batch_size, devices=jax.devices()[:devices])
+    np.testing.assert_allclose(found.logits, whole, atol=1e-5)
+    right = sum(int(a) == e.label for a, e in zip(whole.argmax(axis=1), topics.test, strict=True))
+    assert found.scores["accuracy"] == right / 83
+
+
+def test_the_scores_are_sums_divided_once(topics, network, tokenizer, one):
+    encoded = encode(topics.test, tokenizer, network[0].config, 32)
+    found = evaluate(*network, encoded, batch_size=16, devices=one)
+    log_p = jax.nn.log_softmax(found.logits.astype(np.float64))
+    assert found.loss == pytest.approx(-np.mean([log_p[i, e.label] for i, e in enumerate(topics.test)]), abs=1e-6)
+    counts = metrics.confusion(found.logits.argmax(axis=1), encoded.labels, 2)
+    assert found.scores == {"accuracy": metrics.accuracy(counts), "macro_f1": metrics.macro_f1(counts)}
+
+
+def test_other_heads_are_refused(bert, topics, tokenizer, one):
+    with pytest.raises(InputError, match='prediction needs head "classifier", and this model has "lm": fine-tune it'):
+        predict(*bert, tokenizer, topics.test, max_length=32, devices=one)

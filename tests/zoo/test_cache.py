@@ -1,0 +1,152 @@
+"""The key-value cache: cached equals uncached, ragged rows go on as if alone, and nothing is written past the end."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import zoo
+from zoo.config import LayerConfig, ModelConfig
+from zoo.errors import InputError
+
+SIZES = {"vocab_size": 17, "embed_dim": 8, "num_heads": 4, "head_dim": 4, "mlp_dim": 12, "num_layers": 2}
+SIZES |= {"max_positions": 16, "initializer_range": 0.4}
+CONFIGS = {
+    "gpt": ModelConfig(**SIZES),
+    "llama": ModelConfig(
+        **SIZES,
+        num_kv_heads=2,
+        positions="rotary",
+        norm="rmsnorm",
+        scan=True,
+        layer_pattern=(LayerConfig(window=3), LayerConfig()),
+    ),
+    "relative": ModelConfig(
+        **SIZES | {"num_layers": 1}, positions="relative", relative_buckets=4, relative_max_distance=5
+    ),
+}
+ROWS = jnp.asarray([[3, 1, 4, 1, 5, 9], [5, 3, 5, 8, 9, 7]])
+CAPACITY = 9
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def case(request):
+    """(model, parameters, logits of ROWS without a cache)."""
+    model = zoo.Model(CONFIGS[request.param])
+    params = model.init(jax.random.key(0))
+    return model, params, model.apply(params, ROWS).logits
+
+
+def feed(model, params, cache, tokens, **masks):
+    out = model.apply(params, tokens, cache=cache, **masks)
+    return out.logits, out.cache
+
+
+@pytest.mark.parametrize("prefill", [1, 4, 6])
+def test_cached_is_uncached(case, prefill):
+    """Prefill of 1, k or all tokens, then one a step."""
+    model, params, expected = case
+    logits, cache = feed(model, params, model.init_cache(2, CAPACITY), ROWS[:, :prefill])
+    found = [logits]
+    for t in range(prefill, 6):
+        logits, cache = feed(model, params, cache, ROWS[:, t : t + 1])
+        found.append(logits)
+    np.testing.assert_allclose(jnp.concatenate(found, axis=1), expected, atol=1e-5)
+    assert int(cache.length) == 6 and cache.capacity == CAPACITY
+    assert np.asarray(cache.valid).tolist() == [[True] * 6 + [False] * 3] * 2
+    assert np.asarray(cache.order[:, :6]).tolist() == [[0, 1, 2, 3, 4, 5]] * 2
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_ragged_prompts_go_on_as_if_alone(case, side):
+    """Prompts of 4 and 2 tokens, padded to 4 on either side, then steps: each row as in its own full pass."""
+    model, params, expected = case
+    lengths = (4, 2)
+    prompt, mask = np.full((2, 4), 11), np.zeros((2, 4), int)
+    for row, length in enumerate(lengths):
+        real = slice(0, length) if side == "right" else slice(4 - length, 4)
+        prompt[row, real], mask[row, real] = ROWS[row, :length], 1
+    logits, cache = feed(
+        model, params, model.init_cache(2, CAPACITY), jnp.asarray(prompt), padding_mask=jnp.asarray(mask)
+    )
+    for row, length in enumerate(lengths):
+        np.testing.assert_allclose(logits[row][mask[row] == 1], expected[row, :length], atol=1e-5)
+    for step in range(2):
+        tokens = jnp.stack([ROWS[row, length + step] for row, length in enumerate(lengths)])[:, None]
+        logits, cache = feed(model, params, cache, tokens)
+        for row, length in enumerate(lengths):
+            np.testing.assert_allclose(logits[row, 0], expected[row, length + step], atol=1e-5)
+    assert np.asarray(cache.order[:, 4:6]).tolist() == [[4, 5], [2, 3]]
+
+
+def test_a_packed_prompt_goes_on_in_its_last_document(case):
+    """Two tokens of another document first: they are neither seen nor counted."""
+    model, params, expected = case
+    prompt = jnp.concatenate([jnp.asarray([[13, 2], [2, 14]]), ROWS[:, :2]], axis=1)
+    segments = jnp.asarray([[1, 1, 2, 2]] * 2)
+    logits, cache = feed(model, params, model.init_cache(2, CAPACITY), prompt, segment_ids=segments)
+    np.testing.assert_allclose(logits[:, 2:], expected[:, :2], atol=1e-5)
+    for t in (2, 3):
+        step = {"segment_ids": jnp.full((2, 1), 2)}
+        logits, cache = feed(model, params, cache, ROWS[:, t : t + 1], **step)
+        np.testing.assert_allclose(logits[:, 0], expected[:, t], atol=1e-5)
+    assert np.asarray(cache.segments[0]).tolist() == [1, 1, 2, 2, 2, 2, 0, 0, 0]
+    assert np.asarray(cache.order[0, :6]).tolist() == [0, 1, 0, 1, 2, 3]
+
+
+def test_the_cache_that_went_in_is_unchanged(case):
+    model, params, _ = case
+    empty = model.init_cache(2, CAPACITY)
+    feed(model, params, empty, ROWS[:, :4])
+    assert int(empty.length) == 0 and all((np.asarray(keys) == 0).all() for keys in empty.keys)
+
+
+def test_overrun_raises_and_under_jit_is_nan(case):
+    """The slots would be clamped: JAX would write over the last tokens in silence."""
+    model, params, _ = case
+    _, cache = feed(model, params, model.init_cache(2, 6), ROWS)
+    with pytest.raises(InputError) as caught:
+        feed(model, params, cache, ROWS[:, :1])
+    assert str(caught.value) == "the cache has 6 slots and 6 are filled: 1 more do not fit"
+    assert np.isnan(jax.jit(functools.partial(feed, model))(params, cache, ROWS[:, :1])[0]).all()
+    with pytest.raises(InputError) as caught:
+        feed(model, params, model.init_cache(2, 5), ROWS)
+    assert str(caught.value) == "6 tokens exceed the cache's 5 slots"
+
+
+def test_layout_and_dtype():
+    loop, scan = zoo.Model(CONFIGS["gpt"]).init_cache(3, 5), zoo.Model(CONFIGS["llama"]).init_cache(3, 5, "bfloat16")
+    assert [keys.shape for keys in loop.keys] == [(3, 5, 4, 4)] * 2 and loop.keys[0].dtype == jnp.float32
+    assert [values.shape for values in scan.values] == [(1, 3, 5, 2, 4)] * 2 and scan.values[0].dtype == jnp.bfloat16
+    model = zoo.Model(CONFIGS["llama"])
+    out = model.apply(model.init(jax.random.key(0)), ROWS[:, :4], cache=model.init_cache(2, CAPACITY, "bfloat16"))
+    assert out.cache.keys[0].dtype == jnp.bfloat16 and out.logits.dtype == jnp.float32
+
+
+def message(call) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_refusals():
+    gpt = zoo.Model(CONFIGS["gpt"])
+    shapes = gpt.init_shapes()
+    assert message(lambda: gpt.init_cache(2, 17)) == "cache length 17 exceeds the model's 16 positions"
+    assert message(lambda: gpt.init_cache(2, 0)) == "cache length is 0; it must be at least 1"
+    full = zoo.create(CONFIGS["gpt"], visibility="full")
+    assert message(lambda: full.init_cache(2, 4)) == (
+        'a cache serves causal models; this one has visibility "full": run it on whole rows'
+    )
+    assert message(lambda: full.apply(shapes, ROWS, cache=gpt.init_cache(2, 9))) == (
+        'a cache was given to a model with visibility "full": run it on whole rows'
+    )
+    assert message(lambda: gpt.apply(shapes, ROWS, cache=gpt.init_cache(3, 9))) == (
+        "the cache holds 3 rows; inputs have 2"
+    )
+    other = zoo.Model(CONFIGS["relative"]).init_cache(2, 9)
+    assert message(lambda: gpt.apply(shapes, ROWS, cache=other)) == (
+        "the cache is another model's: make it with this one's init_cache"
+    )

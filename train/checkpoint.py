@@ -1,0 +1,184 @@
+"""Checkpoints of a run: one atomic Orbax composite a step, written while training goes on.
+
+    checkpoints/<step>/params      the model's nested dict, float32           all that zoo.load reads
+                       state       step, opt_state, key                       the rest of the TrainState
+                       meta        JSON: format, config, position in the data, tokenizer's fingerprint, sums not yet logged
+                       tokenizer   JSON: file name -> base64 of its bytes
+                       metrics     JSON: valid_loss, by which the best are kept
+
+A step's folder is written under a temporary name and renamed when whole, so a kill leaves the last complete step to be
+found; what it left is cleared away when the run is continued. Arrays keep global shapes: any driver and any mesh reads what
+another wrote.
+"""
+
+import base64
+import errno
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from train.state import TrainState
+from zoo.errors import InputError
+
+FORMAT = "oneblock-run-1"
+
+
+class Checkpoints:
+    """The checkpoints in one folder.
+
+    Args:
+        folder: made if missing; by custom `checkpoints` in a run folder.
+        keep_last: the newest n are kept (and the one being written).
+        keep_best: and the n of the lowest validation loss.
+        keep_every: and every step that k divides; 0 for none.
+    """
+
+    def __init__(self, folder: str | Path, *, keep_last: int = 2, keep_best: int = 1, keep_every: int = 0):
+        import orbax.checkpoint as ocp
+        from orbax.checkpoint import checkpoint_managers as managers
+
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        policies = [managers.LatestN(keep_last)]
+        if keep_best:
+            policies.append(managers.BestN(get_metric_fn=_valid_loss, reverse=True, n=keep_best))
+        if keep_every:
+            policies.append(managers.EveryNSteps(keep_every))
+        self.folder = Path(folder).absolute()
+        self._ocp = ocp
+        options = ocp.CheckpointManagerOptions(
+            best_fn=_valid_loss,
+            best_mode="min",
+            save_decision_policy=managers.FixedIntervalPolicy(1),
+            preservation_policy=managers.AnyPreservationPolicy(policies),
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
+        )
+        try:
+            self._manager = ocp.CheckpointManager(self.folder, options=options)
+        except OSError as error:
+            raise InputError(f"cannot keep checkpoints in {self.folder} ({error.strerror or error})") from error
+
+    def latest(self) -> int | None:
+        """The newest complete step, or None."""
+        return self._manager.latest_step()
+
+    def steps(self) -> list[int]:
+        """All complete steps, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def save(
+        self,
+        state: TrainState,
+        meta: dict[str, Any],
+        tokenizer_files: dict[str, bytes],
+        valid_loss: float | None = None,
+    ) -> int:
+        """Starts a save and returns once the arrays are copied; their buffers may be given away then.
+
+        Args:
+            state: its `step` names the checkpoint.
+            meta: JSON; "format" is added.
+            tokenizer_files: as Tokenizer.files() gives them.
+            valid_loss: what the best are chosen by; None ranks last.
+
+        Returns:
+            The step.
+
+        Raises:
+            InputError: no disk space, also where it ran out in a save begun earlier.
+        """
+        args, step = self._ocp.args, int(state.step)
+        files = {name: base64.b64encode(data).decode() for name, data in tokenizer_files.items()}
+        rest = {"step": state.step, "opt_state": state.opt_state, "key": state.key}
+        with _disk(self.folder):
+            self._manager.save(
+                step,
+                args=args.Composite(
+                    params=args.StandardSave(state.params),
+                    state=args.StandardSave(rest),
+                    meta=args.JsonSave({"format": FORMAT, **meta}),
+                    tokenizer=args.JsonSave(files),
+                ),
+                metrics={"valid_loss": math.inf if valid_loss is None else float(valid_loss)},
+            )
+        return step
+
+    def restore(self, abstract: TrainState, step: int | None = None) -> tuple[TrainState, dict[str, Any]]:
+        """The state of a step, placed as `abstract` says.
+
+        Args:
+            abstract: ShapeDtypeStructs with shardings, from a driver's `abstract`.
+            step: None for the newest.
+
+        Returns:
+            (state, meta).
+
+        Raises:
+            InputError: no checkpoint, one of parameters alone, or arrays of other shapes.
+        """
+        step = self.latest() if step is None else step
+        if step is None:
+            raise InputError(f"no complete checkpoint in {self.folder}")
+        args = self._ocp.args
+        if not (self.folder / str(step) / "state").exists():
+            raise InputError(
+                f"{self.folder / str(step)} holds parameters but no training state; start a new run from it with start_from"
+            )
+        rest = {"step": abstract.step, "opt_state": abstract.opt_state, "key": abstract.key}
+        try:
+            found = self._manager.restore(
+                step,
+                args=args.Composite(
+                    params=args.StandardRestore(abstract.params), state=args.StandardRestore(rest), meta=args.JsonRestore()
+                ),
+            )
+        except (ValueError, KeyError, OSError) as error:
+            raise InputError(f"{self.folder / str(step)} cannot be restored: {_line(error)}") from error
+        state = TrainState(params=found["params"], **found["state"])
+        return state, found["meta"]
+
+    def wait(self) -> None:
+        """Returns when saves begun are on disk.
+
+        Raises:
+            InputError: there was no space for one.
+        """
+        with _disk(self.folder):
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and ends the manager's threads."""
+        with _disk(self.folder):
+            self._manager.close()
+
+
+class _disk:
+    """Turns a full disk, however the layers below report it, into one line."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        del kind, trace
+        cause = error
+        while cause is not None:
+            full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+            if full or any(said in str(cause) for said in ("No space left on device", "Disk quota exceeded")):
+                raise InputError(
+                    f"no disk space left for a checkpoint in {self.folder}; free some and run the same command again: "
+                    "it goes on from the last complete one"
+                ) from error
+            cause = cause.__cause__ or cause.__context__
+        return False
+
+
+def _valid_loss(metrics: dict[str, Any]) -> float:
+    return metrics["valid_loss"]
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,248 @@
+"""A training run from its config to its end: made, continued, logged, evaluated, saved.
+
+    run(RunConfig(model, train), "runs/mine")
+
+Run again after a kill, it goes on from the last complete checkpoint and, on the same program and backend, gives the numbers
+that an uninterrupted run gives, bit for bit: batches, masks and dropout are functions of (seed, step, row), and what was
+summed but not yet logged is part of the checkpoint.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import zoo
+from train.checkpoint import Checkpoints
+from train.config import RunConfig
+from train.data.pipeline import Batches, open_batches
+from train.data.shards import Shards, open_shards
+from train.ledger import Ledger
+from train.logs import MetricsLog, read
+from train.mesh import Driver, make_driver
+from train.metrics import Pair, add, divide
+from train.objectives import make_objective
+from train.optimizer import make_optimizer
+from train.plots import plot_loss
+from train.progress import Display
+from train.run_folder import RunFolder
+from train.signals import Signals
+from train.start import start_from
+from train.state import initial_state
+from train.step import make_eval_step, make_train_step
+from zoo.errors import InputError
+from zoo.summary import summarise
+
+# How many steps the host runs ahead of the numbers it looks at.
+LAG = 2
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run stands when `run` returns.
+
+    Attributes:
+        folder: the run folder.
+        step: updates done.
+        train, valid: the last logged line of each split; empty where there is none.
+    """
+
+    folder: Path
+    step: int
+    train: dict[str, Any]
+    valid: dict[str, Any]
+
+
+class Diverged(InputError):
+    """A loss or gradient that is not finite."""
+
+
+def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: int | None = None) -> RunResult:
+    """Trains, from the start or from where the folder's last checkpoint stands.
+
+    SIGTERM and Ctrl-C finish the step at work, save, and raise SystemExit(143) and SystemExit(130).
+
+    Args:
+        config: model and training.
+        folder: the run folder.
+        quiet: show nothing.
+        stop_at: end after this step, saved, as an interruption would; None for the whole run.
+
+    Raises:
+        InputError: what cannot be trained, a folder of another run, no disk space.
+        Diverged: the loss or the gradient is not finite; the last good checkpoint stays.
+    """
+    train, model = config.train, zoo.create(config.model)
+    last = train.steps if stop_at is None else min(stop_at, train.steps)
+
+    # ---- What is trained, and on what: all that can be wrong is said before anything is written ---------------------
+    shards = open_shards(train.data)
+    tokenizer = zoo.load_tokenizer(shards.folder)
+    driver = make_driver(train.driver, train.mesh)
+    objective = make_objective(train, model, tokenizer, driver.row_shards)
+    optimizer = make_optimizer(train)
+    batches, valid = open_splits(config, shards, tokenizer)
+    step_fn = driver.compile(make_train_step(model, objective, optimizer, train))
+    eval_step = driver.compile_eval(make_eval_step(model, objective, train.seed))
+
+    with RunFolder(folder, config) as place, Signals() as signals, Display(train.steps, quiet=quiet) as display:
+        # ---- Where it goes on ---------------------------------------------------------------------------------------
+        tokenizer.save(place.path / "tokenizer")
+        keep = {"keep_last": train.keep_last, "keep_best": train.keep_best, "keep_every": train.keep_every}
+        checkpoints = Checkpoints(place.checkpoints, **keep)
+        make = initial_state(model.init, optimizer, train.seed)
+        if checkpoints.latest() is None:
+            state, done, meta = driver.init(make), 0, {}
+            if train.start_from:
+                state = start_from(state, train.start_from, model)
+        else:
+            state, meta = checkpoints.restore(driver.abstract(make))
+            done = int(state.step)
+            if meta["data"] != shards.train.digest:
+                raise InputError(f"{place.path} was trained on other data than {shards.folder} holds; take another folder")
+            display.say(f"going on from step {done:,} of {train.steps:,}")
+        log = MetricsLog(place.metrics, done, place.path / "tensorboard" if train.tensorboard else None)
+        ledger = Ledger(
+            log,
+            display,
+            every=train.log_every,
+            total=train.steps,
+            flops_per_token=flops_per_token(config),
+            devices=driver.devices,
+            saved=meta.get("ledger"),
+        )
+        pending: deque[tuple[int, Any]] = deque()
+        saved_at, valid_loss = done, None
+
+        def catch_up(most: int) -> None:
+            """Looks at the numbers of all but the last `most` steps."""
+            while len(pending) > most:
+                step, metrics = pending.popleft()
+                if not ledger.take(step, metrics):
+                    checkpoints.wait()
+                    raise Diverged(diverged_line(step, metrics, batches, checkpoints))
+
+        def save() -> None:
+            about = {"config": config.to_dict(), "tokenizer": tokenizer.fingerprint, "data": shards.train.digest}
+            about |= {"step": done, "ledger": ledger.plain(), "jax": jax.__version__}
+            checkpoints.save(state, about, tokenizer.files(), valid_loss)
+
+        # ---- Steps --------------------------------------------------------------------------------------------------
+        feed = batches.iterate(done, last - done) if done < last else iter(())
+        try:
+            upcoming = driver.put(next(feed)) if done < last else None
+            while done < last and not signals.received:
+                state, metrics = step_fn(state, upcoming)
+                done += 1
+                pending.append((done, metrics))
+                upcoming = driver.put(next(feed)) if done < last else None
+                catch_up(LAG)
+                evaluates = done == train.steps or due(done, train.eval_every)
+                saves = done == train.steps or due(done, train.checkpoint_every)
+                if evaluates or saves:
+                    catch_up(0)  # no checkpoint of a step that is not known to be finite
+                    ledger.pause()
+                    valid_loss = None
+                    if evaluates and len(valid):
+                        values = evaluate(eval_step, state.params, driver, valid)
+                        valid_loss = values["loss"]
+                        log.write(done, "valid", values | {"tokens": ledger.tokens})
+                        shown = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+                        display.say(f"step {done:,}: validation {shown}")
+                    if saves:
+                        save()
+                        saved_at = done
+                    ledger.resume()
+            catch_up(0)
+
+            # ---- The end --------------------------------------------------------------------------------------------
+            if saved_at != done:
+                valid_loss = None
+                save()
+            checkpoints.wait()
+        finally:
+            if hasattr(feed, "close"):
+                feed.close()
+            log.close()
+            checkpoints.close()
+        if signals.received:
+            display.say(f"stopped at step {done:,} of {train.steps:,}, saved; the same command goes on from there")
+            raise SystemExit(128 + signals.received)
+        plot_loss(place.path)
+        lines = read(place.metrics)
+        final = {split: next((x for x in reversed(lines) if x["split"] == split), {}) for split in ("train", "valid")}
+        return RunResult(place.path, done, **final)
+
+
+def open_splits(config: RunConfig, shards: Shards, tokenizer: zoo.Tokenizer) -> tuple[Batches, Batches]:
+    """Batches of the train and of the valid split, in the rows that the objective reads."""
+    train = config.train
+    style = "gpt" if train.objective == "next_token" else "pairs" if train.next_sentence else "bert"
+    common = {"style": style, "row_length": train.row_length, "batch_size": train.batch_size, "seed": train.seed}
+    common |= {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    opened = [open_batches(shards, tokenizer, split=split, **common) for split in ("train", "valid")]
+    return opened[0], opened[1]
+
+
+def evaluate(eval_step: Any, params: Any, driver: Driver, batches: Batches) -> dict[str, float]:
+    """Means over every row of a split, the last partial batch included: sums are added up and divided once.
+
+    Args:
+        eval_step: from driver.compile_eval(make_eval_step(...)).
+        params: placed by the driver.
+        driver: who runs it.
+        batches: the split.
+
+    Returns:
+        {"loss": ..., "accuracy": ...}; a loss of several terms is the sum of their means.
+    """
+    sums: dict[str, Pair] = {}
+    waiting = deque()
+    for number, batch in enumerate(batches.all_rows()):
+        # Row ids go on over the batches, so that each row draws masks of its own.
+        batch["row_ids"] = batch["row_ids"] + np.int32(number * batches.batch_size)
+        waiting.append(eval_step(params, driver.put(batch)))
+        if len(waiting) > LAG:
+            sums = add(sums, _floats(waiting.popleft()))
+    for result in waiting:
+        sums = add(sums, _floats(result))
+    values = divide(sums)
+    if "loss" not in values:
+        values = {"loss": sum(value for name, value in values.items() if name.endswith("_loss"))} | values
+    return values
+
+
+def flops_per_token(config: RunConfig) -> float:
+    """Training FLOPs a token, without recomputation; masked LM computes the read-out at chosen positions alone."""
+    summary = summarise(config.model, config.train.seq_len)
+    share = config.train.mask_rate if config.train.objective == "masked_lm" else 1.0
+    return 3 * (summary.flops_per_token - (1 - share) * summary.forward_flops["read-out"])
+
+
+def diverged_line(step: int, metrics: dict[str, Any], batches: Batches, checkpoints: Checkpoints) -> str:
+    """What happened, on which rows and documents, and where to go back to."""
+    loss = float(metrics["loss"][0]) / (float(metrics["loss"][1]) or 1.0)
+    rows = batches.rows_at(step - 1)
+    documents = sorted({document for row in rows for document, _, _ in batches.rows.index.slices(int(row))})
+    latest = checkpoints.latest()
+    good = f"the last good checkpoint is {checkpoints.folder / str(latest)}" if latest else "there is no checkpoint yet"
+    return (
+        f"step {step} is not finite: loss {loss:g}, gradient norm {float(metrics['grad_norm']):g}; {good}; its rows are "
+        f"{_short(rows.tolist())} of documents {_short(documents)}; lower learning_rate or clip_norm, or look at these"
+    )
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something done every so many steps is done after this one; 0 is never."""
+    return bool(every) and step % every == 0
+
+
+def _floats(pairs):
+    return {name: (float(total), float(weight)) for name, (total, weight) in jax.device_get(pairs).items()}
+
+
+def _short(numbers: list[int], shown: int = 8) -> str:
+    return ", ".join(map(str, numbers[:shown])) + (f" and {len(numbers) - shown} more" if len(numbers) > shown else "")

@@ -1,0 +1,43 @@
+"""loss.png of a run folder."""
+
+import os
+from pathlib import Path
+
+from train.logs import read
+
+
+def plot_loss(run: str | Path) -> Path | None:
+    """Draws training and validation loss by tokens seen, from metrics.jsonl.
+
+    Args:
+        run: the run folder.
+
+    Returns:
+        run/loss.png, or None where nothing is logged yet.
+    """
+    run = Path(run)
+    lines = read(run / "metrics.jsonl")
+    curves = {split: [(line["tokens"], line["loss"]) for line in lines if line["split"] == split] for split in ("train", "valid")}
+    if not curves["train"]:
+        return None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for (split, points), colour in zip(curves.items(), ("#8fa8c8", "#c0392b"), strict=True):
+        if points:
+            mark = "o" if split == "valid" else None
+            axes.plot(*zip(*points, strict=True), color=colour, marker=mark, markersize=4, label=f"{split}: {points[-1][1]:.3f} at the end")
+    axes.set(xlabel="tokens seen", ylabel="loss (nats a predicted token)", title=run.name)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    path = run / "loss.png"
+    temporary = run / f".loss.{os.getpid()}.png"
+    try:
+        figure.savefig(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

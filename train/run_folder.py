@@ -1,0 +1,88 @@
+"""The folder of a run: one run at a time in it, and always the same one.
+
+    config.json      {"model": ..., "train": ...}; the run can be started again from it
+    metrics.jsonl    see train.logs
+    checkpoints/     see train.checkpoint
+    tokenizer/       what zoo.load_tokenizer reads
+    loss.png         drawn at the end
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from train.config import RunConfig
+from zoo.errors import InputError
+
+
+class RunFolder:
+    """A run folder, made or continued, and held against a second process until it is closed.
+
+    Args:
+        path: where.
+        config: the run's. Where the folder has one already, it must be the same in all that matters for the numbers.
+
+    Raises:
+        InputError: other settings than the folder's, naming them; another process at work in it; a folder that cannot be
+            written.
+    """
+
+    def __init__(self, path: str | Path, config: RunConfig):
+        self.path = Path(path).absolute()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / ".lock", "a")  # noqa: SIM115
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path} ({error.strerror or error})") from error
+        try:
+            self._hold()
+            self._settle(config)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def close(self) -> None:
+        """Lets others in."""
+        self._lock.close()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _hold(self):
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"another process is training in {self.path}; wait for it, or take another folder") from None
+
+    def _settle(self, config: RunConfig):
+        path = self.path / "config.json"
+        if path.exists() and "train" in _json(path):
+            changes = RunConfig.load(path).changes(config)
+            if changes:
+                raise InputError(
+                    f"{self.path} was started with other settings: {'; '.join(changes)}; take these back, or another folder"
+                )
+        config.save(path)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    return found if isinstance(found, dict) else {}

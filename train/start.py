@@ -1,0 +1,50 @@
+"""Beginning a run with the parameters of a checkpoint: continued pre-training, of a domain or with another head."""
+
+from typing import Any
+
+import jax
+
+import zoo
+from train.optimizer import path_name
+from train.state import TrainState
+from zoo.errors import InputError
+
+# Parts of a tree that stay fresh where the checkpoint has none of their shape.
+HEADS = ("lm_head", "masked_lm", "next_sentence", "classifier", "pooler")
+
+
+def start_from(state: TrainState, checkpoint: str, model: Any) -> TrainState:
+    """`state` with the checkpoint's parameters, placed as the state's were.
+
+    Args:
+        state: fresh, before the first step.
+        checkpoint: what zoo.load reads: a folder, a run folder, the name of an embedded checkpoint.
+        model: the run's. Where the checkpoint has another head, the fresh one stays.
+
+    Raises:
+        InputError: the checkpoint's backbone is not the model's.
+    """
+    _, loaded = zoo.load(checkpoint)
+    wanted, found = _shapes(model.init_shapes()), _shapes(loaded)
+    fresh = set()
+    for name, shape in wanted.items():
+        if found.get(name) == shape:
+            continue
+        part = name.split("/")[0]
+        if part not in HEADS:
+            has = f"has shape {found[name]}" if name in found else "is missing"
+            raise InputError(f"start_from {checkpoint}: {name} {has} there; the model needs {shape}")
+        fresh.add(part)
+
+    def place(new, old):
+        return jax.device_put(new.astype(old.dtype), old.sharding)
+
+    return state.replace(
+        params={
+            part: old if part in fresh else jax.tree.map(place, loaded[part], old) for part, old in state.params.items()
+        }
+    )
+
+
+def _shapes(tree):
+    return {path_name(path): tuple(leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
