@@ -8,6 +8,7 @@ from pathlib import Path
 
 # name -> "module:function"; imported when called, so that --help is quick
 SUBCOMMANDS: dict[str, str] = {
+    "demo": "eval.demo:demo",
     "finetune": "eval.commands:finetune",
     "transfer": "eval.commands:transfer",
 }

@@ -19,6 +19,9 @@ class Live:
 
     Args:
         say: prints a line; None for standard output.
+
+    Attributes:
+        ran: how many cells were run, and not reused, since `expect`.
     """
 
     def __init__(self, say: Callable[[str], None] | None = None):
@@ -30,13 +33,13 @@ class Live:
         self._title = ""
         self._waiting: Counter[Kind] = Counter()
         self._times: dict[Kind, list[float]] = {}
-        self._total = self._done = 0
+        self._total = self._done = self.ran = 0
         self._began = self._told = time.perf_counter()
 
     def expect(self, kinds: Sequence[Kind]) -> None:
         """The cells that will follow."""
         self._waiting = Counter(kinds)
-        self._total, self._done = len(kinds), 0
+        self._total, self._done, self.ran = len(kinds), 0, 0
 
     def line(self, text: str) -> None:
         """A line that stays."""
@@ -75,6 +78,7 @@ class Live:
     def finished(self, title: str, score: str, kind: Kind) -> None:
         """The cell is done and written."""
         seconds = self.seconds()
+        self.ran += 1
         self._times.setdefault(kind, []).append(seconds)
         self._end(kind)
         left = self.seconds_left()

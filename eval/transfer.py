@@ -40,9 +40,10 @@ from eval.trial import (
     shown_order,
     tuning_keys,
 )
+from zoo.checkpoints import load, load_config
 from zoo.errors import InputError
 from zoo.model import Model
-from zoo.tokenizer import Tokenizer
+from zoo.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ def run(
     """
     folder, live = Path(folder), live or Live()
     check(trials)
+    for source in dict.fromkeys(trial.source for trial in trials):
+        load_config(source)
+        _tokenizer(source)
     baselines = baseline_keys(trials) if with_baseline else {}
     queue = [key for trial in trials for key in [*tuning_keys(trial), *cell_keys(trial)]] + list(baselines)
     live.expect([_kind(key) for key in queue])
@@ -214,14 +218,15 @@ def load_network(source: str) -> tuple[Model, dict[str, Any], Tokenizer]:
     Raises:
         InputError: one of them is missing.
     """
-    import zoo
+    model, params = load(source)
+    return model, params, _tokenizer(source)
 
-    model, params = zoo.load(source)
+
+def _tokenizer(source: str) -> Tokenizer:
     try:
-        tokenizer = zoo.load_tokenizer(source)
+        return load_tokenizer(source)
     except InputError as error:
         raise InputError(f"{source}: the checkpoint has no tokenizer to read texts with ({error})") from None
-    return model, params, tokenizer
 
 
 def _baseline_cell(key: CellKey, splits: Splits, folder: Path, live: Live) -> Cell:

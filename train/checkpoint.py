@@ -2,13 +2,13 @@
 
     checkpoints/<step>/params      the model's nested dict, float32           all that zoo.load reads
                        state       step, opt_state, key                       the rest of the TrainState
-                       meta        JSON: format, config, position in the data, tokenizer's fingerprint, sums not yet logged
+                       meta        JSON: format, config, position in the data, fingerprint of the tokenizer, open sums
                        tokenizer   JSON: file name -> base64 of its bytes
                        metrics     JSON: valid_loss, by which the best are kept
 
 A step's folder is written under a temporary name and renamed when whole, so a kill leaves the last complete step to be
-found; what it left is cleared away when the run is continued. Arrays keep global shapes: any driver and any mesh reads what
-another wrote.
+found; what it left is cleared away when the run is continued. Arrays keep global shapes: any driver and any mesh reads
+what another wrote.
 """
 
 import base64
@@ -38,7 +38,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as managers
 
-        logging.getLogger("absl").setLevel(logging.ERROR)
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what fails is raised, in one line
         policies = [managers.LatestN(keep_last)]
         if keep_best:
             policies.append(managers.BestN(get_metric_fn=_valid_loss, reverse=True, n=keep_best))
@@ -123,14 +123,16 @@ class Checkpoints:
         args = self._ocp.args
         if not (self.folder / str(step) / "state").exists():
             raise InputError(
-                f"{self.folder / str(step)} holds parameters but no training state; start a new run from it with start_from"
+                f"{self.folder / str(step)} holds parameters but no training state; start a new run with start_from"
             )
         rest = {"step": abstract.step, "opt_state": abstract.opt_state, "key": abstract.key}
         try:
             found = self._manager.restore(
                 step,
                 args=args.Composite(
-                    params=args.StandardRestore(abstract.params), state=args.StandardRestore(rest), meta=args.JsonRestore()
+                    params=args.StandardRestore(abstract.params),
+                    state=args.StandardRestore(rest),
+                    meta=args.JsonRestore(),
                 ),
             )
         except (ValueError, KeyError, OSError) as error:

@@ -1,7 +1,8 @@
-"""TrainConfig: everything that decides a training run, beside the model; RunConfig: both, as a run folder keeps them."""
+"""TrainConfig: all that decides a training run beside the model; RunConfig: both, as a run folder keeps them."""
 
 import dataclasses
 import json
+import math
 import os
 import typing
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from zoo.errors import InputError, nearest
 # Fields that may differ when a run folder is continued: they change no drawn number. (What `data` holds is checked by
 # its own hash, wherever it lies.)
 FREE_FIELDS = (
-    "log_every", "eval_every", "checkpoint_every", "keep_last", "keep_best", "keep_every", "tensorboard", "driver", "mesh",
-    "data",
+    "data", "driver", "mesh", "log_every", "eval_every", "checkpoint_every", "keep_last", "keep_best", "keep_every",
+    "tensorboard",
 )  # fmt: skip
 
 
@@ -24,31 +25,42 @@ class TrainConfig:
     """A training run.
 
     Attributes:
-        objective: "next_token" (causal models) or "masked_lm" (bidirectional ones).
-        start_from: checkpoint, run folder or embedded checkpoint whose parameters the run begins with; empty for fresh ones.
-        data: folder of token shards, as `python -m train prepare` writes it.
+        objective: "next_token" for causal models, "masked_lm" for bidirectional ones.
+        data: folder of token shards, as `python -m train prepare` makes it.
+        start_from: checkpoint, run folder or embedded checkpoint whose parameters the run begins with; empty: fresh
+            ones.
         steps: updates of the parameters, T.
         batch_size: rows an update, over all devices and micro-batches.
         seq_len: positions the model sees in a row (next-token rows carry one id more, the last label).
-        accumulate: micro-batches an update; divides batch_size.
+        accumulate: micro-batches an update; it divides batch_size.
         seed: of initial parameters, order of rows, masks and dropout.
-        mask_rate: masked_lm: share of ordinary tokens chosen (15 % in BERT).
+        mask_rate: masked_lm: share of ordinary tokens chosen (0.15 in BERT).
         whole_words: masked_lm: choose all pieces of a word or none.
-        next_sentence: masked_lm on sentence pairs with BERT's second loss; the model needs its head.
+        next_sentence: masked_lm on pairs of sentences, with BERT's second loss; the model needs that head.
         label_smoothing: e: the target is (1 - e) one-hot + e / V.
         z_loss: c: adds c log(Z)^2 a token, which keeps logits from drifting.
         loss_chunk_bytes: most bytes of float32 logits alive at a time; 0 chooses by the kind of device.
         optimizer: "adamw" (Loshchilov and Hutter 2019, arXiv:1711.05101) or plain "sgd".
-        learning_rate, schedule, warmup_steps, decay_steps, final_fraction: see train.schedule.
-        weight_decay: decoupled; applied to the leaves that `decay` matches.
-        decay: path patterns (fnmatch, '/'-joined paths) of decayed leaves: every kernel, and so no embedding, norm, bias or
-            relative table.
-        beta1, beta2, eps: Adam's.
+        learning_rate: the peak of the schedule.
+        schedule: how the rate falls after the warm-up; formulas in train/schedule.py.
+        warmup_steps: updates until the peak.
+        decay_steps: warmup_stable_decay: updates from the peak to the end.
+        final_fraction: share of the peak at which the last update is.
+        weight_decay: decoupled, on the leaves that `decay` matches.
+        decay: patterns on parameter paths (fnmatch) that decay: every kernel, so no embedding, norm, bias or relative
+            table.
+        beta1: Adam's decay of the first moment.
+        beta2: Adam's decay of the second moment.
+        eps: Adam's, added to the root of the second moment.
         clip_norm: greatest global norm of the gradient; None for no clipping.
-        driver: "jit" one device, "mesh" jit over a mesh (recommended), "pmap" data parallel in JAX's older way.
-        mesh: axes of the mesh, such as "data=8" or "fsdp=4,tensor=2"; empty puts all devices on data.
-        log_every, eval_every, checkpoint_every: in updates; 0 for never (the end of a run is always evaluated and saved).
-        keep_last, keep_best, keep_every: checkpoints kept: the newest n, the n best by validation loss, every k-th step.
+        driver: "jit": one device; "mesh": jit over a mesh (recommended); "pmap": data parallel in JAX's older way.
+        mesh: axes of the mesh, such as data=8 or fsdp=4,tensor=2 (-1: what is left); empty: all devices on data.
+        log_every: updates a logged line; 0 for one at the end.
+        eval_every: updates between evaluations on the valid split; 0 for one at the end.
+        checkpoint_every: updates between checkpoints; 0 for one at the end.
+        keep_last: how many of the newest checkpoints are kept.
+        keep_best: how many of those with the lowest validation loss are kept beside them.
+        keep_every: every k-th step's checkpoint is kept, too; 0 for none.
         tensorboard: also write TensorBoard files.
     """
 
@@ -89,27 +101,27 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self):
-        _check_choices(self)
+        _check_types(self)
         object.__setattr__(self, "decay", tuple(self.decay))
         for name in ("steps", "batch_size", "seq_len", "accumulate", "keep_last"):
-            _require(_whole(getattr(self, name), 1), f"{name} is {getattr(self, name)!r}; it must be 1 or more")
-        for name in (
-            "seed", "warmup_steps", "decay_steps", "log_every", "eval_every", "checkpoint_every", "keep_best", "keep_every", "loss_chunk_bytes",
-        ):  # fmt: skip
-            _require(_whole(getattr(self, name), 0), f"{name} is {getattr(self, name)!r}; it must be 0 or more")
+            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be 1 or more")
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if f.type in (int, float):
+                _require(value >= 0, f"{f.name} is {value}; it must be 0 or more")
+        for name in ("learning_rate", "eps"):
+            _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("mask_rate", "label_smoothing", "beta1", "beta2"):
+            _require(getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be below 1")
+        _require(self.mask_rate > 0, f"mask_rate is {self.mask_rate}; it must be above 0")
+        _require(self.final_fraction <= 1, f"final_fraction is {self.final_fraction}; it must be at most 1")
+        _require(
+            self.clip_norm is None or self.clip_norm > 0, f"clip_norm is {self.clip_norm}; above 0, or None for none"
+        )
         _require(
             self.batch_size % self.accumulate == 0,
             f"accumulate {self.accumulate} does not divide batch_size {self.batch_size}",
         )
-        _require(0 < self.mask_rate < 1, f"mask_rate is {self.mask_rate}; it must be above 0 and below 1")
-        for name in ("label_smoothing", "final_fraction", "beta1", "beta2"):
-            top = 1.0 if name == "final_fraction" else 0.9999999
-            _require(0 <= getattr(self, name) <= top, f"{name} is {getattr(self, name)}; it must be from 0 to below 1")
-        for name in ("learning_rate", "eps"):
-            _require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("z_loss", "weight_decay"):
-            _require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; it must be 0 or more")
-        _require(self.clip_norm is None or self.clip_norm > 0, f"clip_norm is {self.clip_norm}; above 0, or None for none")
         for name in ("next_sentence", "whole_words"):
             _require(
                 self.objective == "masked_lm" or not getattr(self, name),
@@ -208,14 +220,27 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _check_choices(config: TrainConfig) -> None:
+def _check_types(config: TrainConfig) -> None:
     for name, hint in typing.get_type_hints(type(config)).items():
-        if typing.get_origin(hint) is Literal and getattr(config, name) not in typing.get_args(hint):
-            raise InputError(f'TrainConfig: {name} is "{getattr(config, name)}"{nearest(getattr(config, name), typing.get_args(hint))}')
-
-
-def _whole(value: Any, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+        value = getattr(config, name)
+        if typing.get_origin(hint) is Literal:
+            choices = typing.get_args(hint)
+            _require(value in choices, f'{name} is "{value}"{nearest(value, choices)}')
+        elif hint is bool:
+            _require(isinstance(value, bool), f"{name} is {value!r}; it must be true or false")
+        elif hint is int:
+            _require(
+                isinstance(value, int) and not isinstance(value, bool),
+                f"{name} is {value!r}; it must be a whole number",
+            )
+        elif hint is str:
+            _require(isinstance(value, str), f"{name} is {value!r}; it must be a text")
+        elif name == "decay":
+            texts = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+            _require(texts, f"decay is {value!r}; it must be a list of patterns")
+        else:
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            _require(number or (value is None and hint is not float), f"{name} is {value!r}; it must be a number")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -1,8 +1,8 @@
 """Which tokens a masked-LM step hides, drawn inside the step from one key a row.
 
-BERT (Devlin et al. 2018, section 3.1): a share `rate` of the ordinary tokens is chosen; of the chosen, 80 % become [MASK],
-10 % a random ordinary token, 10 % stay. The loss counts chosen positions alone. A fresh draw each step and epoch; the same
-draw for the same (seed, step, row), so a resumed run and any mesh see the same masks.
+BERT (Devlin et al. 2018, section 3.1): a share `rate` of the ordinary tokens is chosen; of the chosen, 80 % become
+[MASK], 10 % a random ordinary token, 10 % stay. The loss counts chosen positions alone. A fresh draw each step and
+epoch; the same draw for the same (seed, step, row), so a resumed run and any mesh see the same masks.
 """
 
 import math
@@ -44,7 +44,9 @@ class Vocabulary:
             InputError: the tokenizer has no mask token.
         """
         if tokenizer.mask_id is None:
-            raise InputError("masked_lm needs a tokenizer with a mask token; this one has none: prepare the data with one that has")
+            raise InputError(
+                "masked_lm needs a tokenizer with a mask token; this one has none: prepare the data with one that has"
+            )
         starts = np.asarray(tokenizer.starts_word, np.uint8).tobytes() if whole_words else b""
         special = tuple(sorted({int(i) for i in (*tokenizer.special_ids, tokenizer.mask_id)}))
         return cls(int(tokenizer.vocab_size), int(tokenizer.mask_id), special, starts)
@@ -72,12 +74,14 @@ def places(length: int, rate: float, whole_words: bool = False) -> int:
 
 
 @partial(jax.jit, static_argnames=("vocabulary", "rate"))
-def corrupt(tokens: jax.Array, segment_ids: jax.Array, keys: jax.Array, *, vocabulary: Vocabulary, rate: float) -> Corrupted:
+def corrupt(
+    tokens: jax.Array, segment_ids: jax.Array, keys: jax.Array, *, vocabulary: Vocabulary, rate: float
+) -> Corrupted:
     """Chooses positions row by row and hides their tokens.
 
-    A row with n ordinary tokens gets floor(rate n + u) positions, u uniform in [0, 1): the expected share is exactly `rate`.
-    With whole words, words are taken in random order until the count is reached, and the word that crosses it is taken with
-    the probability that keeps the expected share at `rate`.
+    A row with n ordinary tokens gets floor(rate n + u) positions, u uniform in [0, 1): the expected share is exactly
+    `rate`. With whole words, words are taken in random order until the count is reached, and the word that crosses it
+    is taken with the probability that keeps the expected share at `rate`.
 
     Args:
         tokens: [B, T] int32.

@@ -1,6 +1,6 @@
 """Cross-entropy of token predictions in float32, and the chunked form in which the logits of a batch never all exist.
 
-    loss(z, y) = (1 - e) (log Z - z_y) + e (log Z - mean z) + c (log Z)^2,      log Z = log sum exp z
+loss(z, y) = (1 - e) (log Z - z_y) + e (log Z - mean z) + c (log Z)^2,      log Z = log sum exp z
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,10 @@ class LossOptions:
     vocab_size: int | None = None
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array, options: LossOptions = LossOptions()) -> jax.Array:
+PLAIN = LossOptions()
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, options: LossOptions = PLAIN) -> jax.Array:
     """-log p(label), computed in float32 whatever the logits' type.
 
     Args:
@@ -43,13 +46,18 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, options: LossOptions = L
 
 
 def chunked_cross_entropy(
-    model: Any, params: Any, hidden: jax.Array, labels: jax.Array, weights: jax.Array, options: LossOptions = LossOptions()
+    model: Any,
+    params: Any,
+    hidden: jax.Array,
+    labels: jax.Array,
+    weights: jax.Array,
+    options: LossOptions = PLAIN,
 ) -> tuple[jax.Array, jax.Array]:
     """Weighted sums of losses and of right guesses, read out chunk by chunk of positions.
 
-    The gradient with respect to the hidden states and to the read-out's parameters is computed in the same pass, while a
-    chunk's logits are at hand: nothing of size [B, T, V] is kept, and nothing is computed twice. Chunks cut the T axis, so
-    that rows stay where a mesh put them.
+    The gradient with respect to the hidden states and to the read-out's parameters is computed in the same pass, while
+    a chunk's logits are at hand: nothing of size [B, T, V] is kept, and nothing is computed twice. Chunks cut the T
+    axis, so that rows stay where a mesh put them.
 
     Args:
         model: anything with `unembed(params, hidden) -> float32 logits`.
@@ -60,8 +68,8 @@ def chunked_cross_entropy(
         options: see LossOptions.
 
     Returns:
-        (sum of weighted losses, sum of weighted right guesses), float32. A label whose logit is the largest is guessed right,
-        also where another is as large: argmax would cost as much as the read-out itself.
+        (sum of weighted losses, sum of weighted right guesses), float32. A label whose logit is the largest is guessed
+        right, also where another is as large: argmax would cost as much as the read-out itself.
     """
     leaves, structure = jax.tree.flatten(params)
     shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]

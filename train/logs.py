@@ -40,7 +40,9 @@ class MetricsLog:
             self._file.flush()
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise InputError(f"no disk space left for {self.path}; free some and run the same command again") from error
+                raise InputError(
+                    f"no disk space left for {self.path}; free some and run the same command again"
+                ) from error
             raise
         if self._board is not None:
             for name, value in values.items():
@@ -82,5 +84,7 @@ def _board(folder: Path, first_step: int):
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
-        raise InputError('TensorBoard files need tensorboardX; install it with: pip install "oneblock[tensorboard]"') from None
+        raise InputError(
+            'TensorBoard files need tensorboardX; install it with: pip install "oneblock[tensorboard]"'
+        ) from None
     return SummaryWriter(str(folder), purge_step=first_step)

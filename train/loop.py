@@ -2,9 +2,9 @@
 
     run(RunConfig(model, train), "runs/mine")
 
-Run again after a kill, it goes on from the last complete checkpoint and, on the same program and backend, gives the numbers
-that an uninterrupted run gives, bit for bit: batches, masks and dropout are functions of (seed, step, row), and what was
-summed but not yet logged is part of the checkpoint.
+Run again after a kill, it goes on from the last complete checkpoint and, on the same program and backend, gives the
+numbers that an uninterrupted run gives, bit for bit: batches, masks and dropout are functions of (seed, step, row),
+and what was summed but not yet logged is part of the checkpoint.
 """
 
 from collections import deque
@@ -102,7 +102,9 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
             state, meta = checkpoints.restore(driver.abstract(make))
             done = int(state.step)
             if meta["data"] != shards.train.digest:
-                raise InputError(f"{place.path} was trained on other data than {shards.folder} holds; take another folder")
+                raise InputError(
+                    f"{place.path} was trained on other data than {shards.folder} holds; take another folder"
+                )
             display.say(f"going on from step {done:,} of {train.steps:,}")
         log = MetricsLog(place.metrics, done, place.path / "tensorboard" if train.tensorboard else None)
         ledger = Ledger(
@@ -230,8 +232,9 @@ def diverged_line(step: int, metrics: dict[str, Any], batches: Batches, checkpoi
     latest = checkpoints.latest()
     good = f"the last good checkpoint is {checkpoints.folder / str(latest)}" if latest else "there is no checkpoint yet"
     return (
-        f"step {step} is not finite: loss {loss:g}, gradient norm {float(metrics['grad_norm']):g}; {good}; its rows are "
-        f"{_short(rows.tolist())} of documents {_short(documents)}; lower learning_rate or clip_norm, or look at these"
+        f"step {step} is not finite: loss {loss:g}, gradient norm {float(metrics['grad_norm']):g}; {good}; "
+        f"its rows are {_short(rows.tolist())} of documents {_short(documents)}; "
+        "lower learning_rate or clip_norm, or look at these"
     )
 
 

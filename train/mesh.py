@@ -4,9 +4,9 @@
     mesh    jit over a mesh with NamedShardings: the recommended road; XLA places the collectives
     pmap    data parallel over all local devices. JAX keeps pmap in maintenance mode: new work belongs on "mesh"
 
-A driver's face: row_shards; init(make) -> state placed where it lives; abstract(make) -> shapes with shardings, for restoring;
-put(batch) -> device arrays; compile(step) -> callable(state, host batch), which gives the state's buffers away;
-compile_eval(step) -> callable(params, host batch).
+A driver's face: row_shards; init(make) -> state placed where it lives; abstract(make) -> shapes with shardings, for
+restoring; put(batch) -> device arrays; compile(step) -> callable(state, host batch), which gives the state's buffers
+away; compile_eval(step) -> callable(params, host batch).
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ def make_mesh(axes: Mapping[str, int] | str = "", devices: list[jax.Device] | No
     """A mesh with automatic axes (jax.make_mesh now defaults to explicit ones, under which Linen's constraints fail).
 
     Args:
-        axes: sizes by name, {"fsdp": 4, "tensor": 2} or "fsdp=4,tensor=2"; one size may be -1, for what is left. Empty puts
-            all devices on "data".
+        axes: sizes by name, {"fsdp": 4, "tensor": 2} or "fsdp=4,tensor=2"; one size may be -1, for what is left. Empty
+            puts all devices on "data".
         devices: all of the program's by default.
 
     Raises:
@@ -43,7 +43,9 @@ def make_mesh(axes: Mapping[str, int] | str = "", devices: list[jax.Device] | No
     sizes = {name: len(devices) // known if size == -1 else size for name, size in sizes.items()}
     if int(np.prod(list(sizes.values()))) != len(devices):
         shown = ",".join(f"{name}={size}" for name, size in sizes.items())
-        raise InputError(f'mesh "{shown}" does not use each of the {len(devices)} devices once; the sizes must multiply to that')
+        raise InputError(
+            f'mesh "{shown}" does not use each of the {len(devices)} devices once; the sizes must multiply to that'
+        )
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes), devices=devices)
 
 
@@ -113,7 +115,7 @@ class MeshDriver:
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), batch)
 
     def compile(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-        """(state, batch) -> (state, metrics); the state given is used up. Shardings of the state go out as they came in."""
+        """(state, batch) -> (state, metrics); the state given is used up, and comes out sharded as it went in."""
         compiled = {}
 
         def run(state, batch):
@@ -175,7 +177,12 @@ class PmapDriver:
 
     def _pmap(self, step, donate):
         mapped = jax.pmap(
-            partial(step, axis_name="data"), "data", in_axes=(None, 0), out_axes=None, devices=self.local, donate_argnums=donate
+            partial(step, axis_name="data"),
+            "data",
+            in_axes=(None, 0),
+            out_axes=None,
+            devices=self.local,
+            donate_argnums=donate,
         )
 
         def run(carried, batch):
@@ -191,7 +198,9 @@ class PmapDriver:
 Driver = JitDriver | MeshDriver | PmapDriver
 
 
-def make_driver(name: Literal["jit", "mesh", "pmap"], mesh: str = "", devices: list[jax.Device] | None = None) -> Driver:
+def make_driver(
+    name: Literal["jit", "mesh", "pmap"], mesh: str = "", devices: list[jax.Device] | None = None
+) -> Driver:
     """The driver of that name.
 
     Args:
@@ -239,4 +248,6 @@ def _with_shardings(shapes, shardings_of):
 def _check_rows(batch, ways):
     rows = len(jax.tree.leaves(batch)[0])
     if rows % ways:
-        raise InputError(f"{rows} rows a batch cannot be split over {ways} devices; make batch_size a multiple of {ways}")
+        raise InputError(
+            f"{rows} rows a batch cannot be split over {ways} devices; make batch_size a multiple of {ways}"
+        )

@@ -37,7 +37,10 @@ def add(a: Mapping[str, Pair], b: Mapping[str, Pair]) -> dict[str, Pair]:
 
 def divide(pairs: Mapping[str, Pair]) -> dict[str, float]:
     """sum / weight of each pair as a Python float; 0 where the weight is 0."""
-    return {name: float(np.float64(total) / np.float64(weight)) if weight else 0.0 for name, (total, weight) in pairs.items()}
+    return {
+        name: float(np.float64(total) / np.float64(weight)) if weight else 0.0
+        for name, (total, weight) in pairs.items()
+    }
 
 
 # Dense bf16 peaks from the makers' data sheets, in FLOP/s a chip (jax's device_kind -> peak).
@@ -73,7 +76,7 @@ def peak_flops(device: jax.Device) -> float | None:
 
 
 def mfu(tokens_per_second: float, flops_per_token: float, devices: list[jax.Device]) -> float | None:
-    """Model FLOP utilisation (Chowdhery et al. 2022, PaLM, appendix B): the share of the peak that the model itself needs.
+    """Model FLOP utilisation (Chowdhery et al. 2022, PaLM, appendix B): the share of the peak that the model needs.
 
         MFU = tokens_per_second * flops_per_token / (number of devices * peak FLOP/s of one)
 

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from train.config import TrainConfig
 from train.corruption import Vocabulary, corrupt
-from train.cross_entropy import LossOptions, chunked_cross_entropy, cross_entropy
+from train.cross_entropy import PLAIN, LossOptions, chunked_cross_entropy, cross_entropy
 from train.metrics import Pair, accuracy
+from zoo.config import ModelConfig
 from zoo.errors import InputError
 
 Batch = Mapping[str, jax.Array]
@@ -29,7 +30,8 @@ class Objective:
     """A loss, and the weights of its parts where it has more than one.
 
     Attributes:
-        loss: (model, params, batch, keys, *, train) -> (terms, metrics); `keys` [B], one a row; train=False turns dropout off.
+        loss: (model, params, batch, keys, *, train) -> (terms, metrics); `keys` [B], one a row; train=False turns
+            dropout off.
         weights: (batch, keys) -> {name: weight} of the terms, without running the model; None for a single term.
     """
 
@@ -42,12 +44,12 @@ class Objective:
 
 
 def next_token(
-    model: Any, params: Any, batch: Batch, keys: jax.Array, *, options: LossOptions = LossOptions(), train: bool = True
+    model: Any, params: Any, batch: Batch, keys: jax.Array, *, options: LossOptions = PLAIN, train: bool = True
 ) -> tuple[Pair, dict[str, Pair]]:
     """Each token predicts the one after it in its document (teacher forcing: one parallel pass, nothing sampled).
 
-    Ids [:, :-1] go in, ids [:, 1:] are the labels; a position counts where both belong to one document, so that document
-    ends are learned, a document's first token never is a label, and padding carries nothing.
+    Ids [:, :-1] go in, ids [:, 1:] are the labels; a position counts where both belong to one document, so that
+    document ends are learned, a document's first token never is a label, and padding carries nothing.
 
     Args:
         model: a zoo model with visibility "causal".
@@ -79,7 +81,7 @@ def masked_lm(
     vocabulary: Vocabulary,
     rate: float = 0.15,
     next_sentence: bool = False,
-    options: LossOptions = LossOptions(),
+    options: LossOptions = PLAIN,
     train: bool = True,
 ) -> tuple[Terms, dict[str, Pair]]:
     """Hidden tokens are predicted from both sides (Devlin et al. 2018); logits exist at the chosen positions alone.
@@ -133,8 +135,8 @@ def make_objective(config: TrainConfig, model: Any, tokenizer: Any, row_shards: 
         config: objective and the fields of its loss.
         model: checked against the objective: its visibility, heads and vocabulary.
         tokenizer: its size bounds what can be predicted; masked_lm also reads its special ids.
-        row_shards: over how many devices the rows that one program sees are spread (the mesh driver's), so that the chunk
-            budget counts each device's own part.
+        row_shards: over how many devices the rows that one program sees are spread (the mesh driver's), so that the
+            chunk budget counts each device's own part.
 
     Returns:
         An Objective.
@@ -154,6 +156,23 @@ def make_objective(config: TrainConfig, model: Any, tokenizer: Any, row_shards: 
     )
     weights = partial(masked_lm_weights, vocabulary=vocabulary, rate=config.mask_rate) if config.next_sentence else None
     return Objective(loss, weights)
+
+
+def fit_model(config: ModelConfig, train: TrainConfig, vocab_size: int) -> ModelConfig:
+    """A preset made ready for an objective and a vocabulary.
+
+    masked_lm takes BERT's own head; next_sentence its pooler and two-way head, and without it there is no pooler, which
+    nothing would train.
+
+    Args:
+        config: a preset of any vocabulary.
+        train: objective and next_sentence are read.
+        vocab_size: of the tokenizer.
+    """
+    if train.objective == "next_token":
+        return config.replace(vocab_size=vocab_size, head="lm")
+    pairs = train.next_sentence
+    return config.replace(vocab_size=vocab_size, head="masked_lm", pooler=pairs, next_sentence=pairs)
 
 
 def default_chunk_bytes() -> int:

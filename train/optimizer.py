@@ -3,8 +3,10 @@
 One update, on gradients g already divided by their weight:
 
     g <- g min(1, clip_norm / |g|)
-    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2                    moments in float32, as the parameters
-    p <- p - rate (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)      decay on the leaves that match alone
+    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2
+    p <- p - rate (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
+
+Decay is on the leaves alone whose paths match; moments are float32, as the parameters are.
 """
 
 from fnmatch import fnmatchcase

@@ -17,7 +17,10 @@ def plot_loss(run: str | Path) -> Path | None:
     """
     run = Path(run)
     lines = read(run / "metrics.jsonl")
-    curves = {split: [(line["tokens"], line["loss"]) for line in lines if line["split"] == split] for split in ("train", "valid")}
+    curves = {
+        split: [(line["tokens"], line["loss"]) for line in lines if line["split"] == split]
+        for split in ("train", "valid")
+    }
     if not curves["train"]:
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -29,7 +32,13 @@ def plot_loss(run: str | Path) -> Path | None:
     for (split, points), colour in zip(curves.items(), ("#8fa8c8", "#c0392b"), strict=True):
         if points:
             mark = "o" if split == "valid" else None
-            axes.plot(*zip(*points, strict=True), color=colour, marker=mark, markersize=4, label=f"{split}: {points[-1][1]:.3f} at the end")
+            axes.plot(
+                *zip(*points, strict=True),
+                color=colour,
+                marker=mark,
+                markersize=4,
+                label=f"{split}: {points[-1][1]:.3f} at the end",
+            )
     axes.set(xlabel="tokens seen", ylabel="loss (nats a predicted token)", title=run.name)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -1,10 +1,10 @@
 """The folder of a run: one run at a time in it, and always the same one.
 
-    config.json      {"model": ..., "train": ...}; the run can be started again from it
-    metrics.jsonl    see train.logs
-    checkpoints/     see train.checkpoint
-    tokenizer/       what zoo.load_tokenizer reads
-    loss.png         drawn at the end
+config.json      {"model": ..., "train": ...}; the run can be started again from it
+metrics.jsonl    see train.logs
+checkpoints/     see train.checkpoint
+tokenizer/       what zoo.load_tokenizer reads
+loss.png         drawn at the end
 """
 
 import json
@@ -23,8 +23,8 @@ class RunFolder:
         config: the run's. Where the folder has one already, it must be the same in all that matters for the numbers.
 
     Raises:
-        InputError: other settings than the folder's, naming them; another process at work in it; a folder that cannot be
-            written.
+        InputError: other settings than the folder's, naming them; another process at work in it; a folder that cannot
+            be written.
     """
 
     def __init__(self, path: str | Path, config: RunConfig):
@@ -67,15 +67,18 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"another process is training in {self.path}; wait for it, or take another folder") from None
+            raise InputError(
+                f"another process is training in {self.path}; wait for it, or take another folder"
+            ) from None
 
     def _settle(self, config: RunConfig):
         path = self.path / "config.json"
         if path.exists() and "train" in _json(path):
             changes = RunConfig.load(path).changes(config)
             if changes:
+                told = "; ".join(changes)
                 raise InputError(
-                    f"{self.path} was started with other settings: {'; '.join(changes)}; take these back, or another folder"
+                    f"{self.path} was started with other settings: {told}; undo them, or take another folder"
                 )
         config.save(path)
 

@@ -1,12 +1,12 @@
 """Learning-rate schedules: the rate of update n, counted from 0, of a run of T updates.
 
-With w warm-up updates, peak rate p and floor f = final_fraction * p:
+With w warm-up updates, peak rate p, floor f = final_fraction * p, s = max(w - 1, 0) and x = (n - s) / (T - 1 - s):
 
-    n < w                     p (n + 1) / w                            so the first update trains, and update w - 1 is at the peak
-    linear, w <= n            p + (f - p) x                            x = (n - s) / (T - 1 - s), s = max(w - 1, 0)
-    cosine, w <= n            f + (p - f) (1 + cos(pi x)) / 2          Loshchilov and Hutter 2017, arXiv:1608.03983
-    constant, w <= n          p
-    warmup_stable_decay       p until T - 1 - decay_steps, then linear to f      Hu et al. 2024, arXiv:2404.06395
+    n < w                p (n + 1) / w       the first update trains, and update w - 1 is at the peak
+    linear               p + (f - p) x
+    cosine               f + (p - f) (1 + cos(pi x)) / 2              Loshchilov and Hutter 2017, arXiv:1608.03983
+    constant             p
+    warmup_stable_decay  p until T - 1 - decay_steps, then linear to f          Hu et al. 2024, arXiv:2404.06395
 
 The last update, n = T - 1, is at the floor (constant: at the peak), and so is any update after it.
 """
@@ -19,7 +19,7 @@ from zoo.errors import InputError
 
 
 def make_schedule(config: TrainConfig) -> optax.Schedule:
-    """The schedule of `config`: a function from the update's number (int32 scalar, from 0) to its rate (float32 scalar).
+    """The schedule of `config`: a function from an update's number (int32 scalar, from 0) to its rate (float32).
 
     Args:
         config: schedule, steps, warmup_steps, decay_steps, learning_rate and final_fraction are read.

@@ -32,7 +32,9 @@ def make_state(params: Any, optimizer: optax.GradientTransformation, seed: int) 
         optimizer: its state is initialised on them.
         seed: of masks and dropout.
     """
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), jax.random.key_data(jax.random.key(seed)))
+    return TrainState(
+        jnp.zeros((), jnp.int32), params, optimizer.init(params), jax.random.key_data(jax.random.key(seed))
+    )
 
 
 def initial_state(

@@ -31,15 +31,15 @@ def make_train_step(
 
     Args:
         model: what `objective` needs.
-        objective: (model, params, batch, keys) -> (terms, metrics); see train.objectives. A plain function will do where
-            there is one term.
+        objective: (model, params, batch, keys) -> (terms, metrics); see train.objectives. A plain function will do
+            where there is one term.
         optimizer: from train.optimizer, or any optax transformation.
         config: `accumulate` alone is read; None accumulates nothing.
 
     Returns:
-        The step. `batch` holds arrays with a leading row axis, among them row_ids [B]. Metrics: every pair of the objective,
-        "loss" as a pair; and scalars grad_norm (before clipping), learning_rate (the one applied), tokens (real ones),
-        finite. A step whose loss or gradient is not finite leaves the state as it was.
+        The step. `batch` holds arrays with a leading row axis, among them row_ids [B]. Metrics: every pair of the
+        objective, "loss" as a pair; and scalars grad_norm (before clipping), learning_rate (the one applied), tokens
+        (real ones), finite. A step whose loss or gradient is not finite leaves the state as it was.
     """
     micro_batches = 1 if config is None else config.accumulate
     weights_of = getattr(objective, "weights", None)

@@ -193,7 +193,7 @@ def reader(function: Callable[..., Any]) -> tuple[Any, Callable[[Any], Any], str
     import docstring_parser
     import tyro
 
-    description = docstring_parser.parse(inspect.getdoc(function) or "").description or ""
+    description = paragraphs(docstring_parser.parse(inspect.getdoc(function) or "").description or "")
     hints = typing.get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
     if len(parameters) == 1:
@@ -214,6 +214,14 @@ def reader(function: Callable[..., Any]) -> tuple[Any, Callable[[Any], Any], str
     collect.__signature__ = inspect.Signature([named(parameter) for parameter in parameters])
     collect.__annotations__ = {p.name: p.annotation for p in collect.__signature__.parameters.values()}
     return collect, lambda values: function(*values[0], **values[1]), description
+
+
+def paragraphs(text: str) -> str:
+    """The description wrapped, all but its first line indented: tyro joins lines that begin with a letter."""
+    wrap = functools.partial(textwrap.fill, width=min(shutil.get_terminal_size().columns, 100), break_on_hyphens=False)
+    first, *more = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    indented = [wrap(paragraph, initial_indent="  ", subsequent_indent="  ") for paragraph in more]
+    return "\n".join([wrap(first, subsequent_indent="  "), *indented])
 
 
 def parse_error_hook(refuse: Callable[[Any], None]) -> contextlib.AbstractContextManager:

@@ -46,8 +46,9 @@ def test_a_batch_is_padded_to_a_bucket_and_filled_with_rows_of_weight_zero(bert,
     encoded = encode(examples, tokenizer, bert[0].config, 32)
     batch = collate(encoded, [1, 0], size=4)
     assert {name: array.shape for name, array in batch.items()} == {
-        "tokens": (4, 16), "segment_ids": (4, 16), "token_types": (4, 16), "labels": (4,), "weights": (4,), "row_ids": (4,),
-    }  # fmt: skip
+        **dict.fromkeys(("tokens", "segment_ids", "token_types"), (4, 16)),
+        **dict.fromkeys(("labels", "weights", "row_ids"), (4,)),
+    }
     assert batch["labels"].tolist() == [0, 1, 0, 0] and batch["weights"].tolist() == [1, 1, 0, 0]
     assert batch["segment_ids"].sum(axis=1).tolist() == [*encoded.lengths[[1, 0]], 0, 0]
     assert batch["tokens"][0, : encoded.lengths[1]].tolist() == encoded.ids[1].tolist()

@@ -34,7 +34,9 @@ def tuned(bert, topics, tokenizer):
 
 
 def scores(network, topics, tokenizer, one):
-    return evaluate(network.model, network.params, encode(topics.test, tokenizer, network.model.config, 32), devices=one)
+    return evaluate(
+        network.model, network.params, encode(topics.test, tokenizer, network.model.config, 32), devices=one
+    )
 
 
 def test_a_separable_task_is_learnt(tuned, topics, tokenizer, one):
@@ -70,7 +72,7 @@ def test_the_backbone_given_is_left_as_it_was(bert, topics, tokenizer, one, tune
     assert not same(tuned.params["embed"], params["embed"])
 
 
-def test_both_arms_share_the_head_the_order_and_the_dropout(bert, topics, tokenizer, one, monkeypatch):
+def test_both_arms_share_the_head_and_the_order(bert, topics, tokenizer, one, monkeypatch):
     model, pretrained = bert
     config = CONFIG.replace(seed=7, epochs=1)
     start = random_start(model, 7)
@@ -80,16 +82,12 @@ def test_both_arms_share_the_head_the_order_and_the_dropout(bert, topics, tokeni
     assert not same(heads[0], classifier(model, start, config.replace(seed=8), 2)[1]["classifier"])
     seen = []
     real = tuning.collate
-    monkeypatch.setattr(tuning, "collate", lambda encoded, rows, size: seen.append(rows.tolist()) or real(encoded, rows, size))
+    monkeypatch.setattr(
+        tuning, "collate", lambda encoded, rows, size: seen.append(rows.tolist()) or real(encoded, rows, size)
+    )
     for params in (pretrained, start):
         finetune(model, params, tokenizer, topics.train, config, 2, devices=one)
     assert len(seen) == 20 and seen[:10] == seen[10:]
-    # Dropout's keys come from the state's key, which the seed alone makes, and from the step and the row.
-    assert "key" in inspect_state(config)
-
-
-def inspect_state(config):
-    return {"key": jax.random.key_data(jax.random.key(config.seed)).tolist()}
 
 
 def test_one_program_serves_seeds_rates_lengths_of_run_and_budgets(bert, topics, tokenizer, one):
@@ -98,7 +96,13 @@ def test_one_program_serves_seeds_rates_lengths_of_run_and_budgets(bert, topics,
     step, _ = tuning._compiled(model, static, tuning.data_parallel(one))
     before = step._cache_size()
     assert before <= 2  # rows of 16 and of 32 tokens
-    for change in ({"learning_rate": 1e-4}, {"seed": 3}, {"steps": 13}, {"schedule": "constant"}, {"warmup_fraction": 0.5}):
+    for change in (
+        {"learning_rate": 1e-4},
+        {"seed": 3},
+        {"steps": 13},
+        {"schedule": "constant"},
+        {"warmup_fraction": 0.5},
+    ):
         finetune(*bert, tokenizer, topics.train[:48], CONFIG.replace(epochs=1, **change), 2, devices=one)
     assert tuning._compiled(model, static, tuning.data_parallel(one))[0] is step
     assert step._cache_size() == before
@@ -109,7 +113,11 @@ def test_one_program_serves_seeds_rates_lengths_of_run_and_budgets(bert, topics,
 def test_the_planned_rate_is_the_schedule_of_training(schedule, total, fraction):
     plan = make_plan(3e-4, total, fraction, schedule)
     config = TrainConfig(
-        steps=total, learning_rate=3e-4, schedule=schedule, warmup_steps=min(round(fraction * total), total - 1), final_fraction=0.0
+        steps=total,
+        learning_rate=3e-4,
+        schedule=schedule,
+        warmup_steps=min(round(fraction * total), total - 1),
+        final_fraction=0.0,
     )
     counts = jnp.arange(total + 2)
     expected = jax.vmap(make_schedule(config))(counts)
@@ -119,7 +127,9 @@ def test_the_planned_rate_is_the_schedule_of_training(schedule, total, fraction)
 def test_the_rate_that_was_applied_is_the_planned_one(tuned):
     plan = make_plan(3e-3, 60)
     for entry in tuned.history:
-        assert entry["learning_rate"] == pytest.approx(float(planned_rate(plan, jnp.int32(entry["step"] - 1))), rel=1e-5)
+        assert entry["learning_rate"] == pytest.approx(
+            float(planned_rate(plan, jnp.int32(entry["step"] - 1))), rel=1e-5
+        )
 
 
 def test_eight_devices_give_what_one_gives(bert, topics, tokenizer, one):
@@ -159,7 +169,9 @@ def test_dropout_none_keeps_the_checkpoints_own(bert):
 def test_a_loss_that_is_not_finite_stops_with_one_line(bert, topics, tokenizer, one):
     model, params = bert
     broken = params | {"embed": jax.tree.map(lambda leaf: leaf * jnp.nan, params["embed"])}
-    with pytest.raises(InputError, match=r"the loss is not finite at step 1 of 60; lower the learning rate \(now 0.003\)"):
+    with pytest.raises(
+        InputError, match=r"the loss is not finite at step 1 of 60; lower the learning rate \(now 0.003\)"
+    ):
         finetune(model, broken, tokenizer, topics.train, CONFIG, 2, devices=one)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eval import cli
-from zoo.command_line import captured_help, load, reader
+from zoo.command_line import captured_help, load, reader, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,7 @@ def test_every_subcommand_exists_and_explains_itself(package):
     """Its docstring begins with a sentence, and tyro can read its parameters."""
     for name, subcommand in importlib.import_module(f"{package}.cli").SUBCOMMANDS.items():
         target, _, description = reader(load(subcommand))
-        assert description.split("\n")[0].endswith("."), name
+        assert summary(subcommand).endswith("."), name
         assert "--help" in captured_help(target, description), name
 
 

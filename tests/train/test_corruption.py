@@ -109,9 +109,7 @@ def test_words_are_chosen_whole(corpus, drawn):
 
 def test_fresh_masks_each_step_the_same_masks_for_the_same_step(corpus, drawn):
     small = (corpus[0][:512], corpus[1][:512])
-    first, again, later = (
-        corrupt(*small, keys(step, 512), vocabulary=PLAIN, rate=0.3) for step in (7, 7, 8)
-    )
+    first, again, later = (corrupt(*small, keys(step, 512), vocabulary=PLAIN, rate=0.3) for step in (7, 7, 8))
     for a, b in zip(first, again, strict=True):
         np.testing.assert_array_equal(a, b)
 

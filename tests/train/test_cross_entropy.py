@@ -20,7 +20,9 @@ MODELS = {
 
 def setting(name):
     model = zoo.create(MODELS[name])
-    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), model.init(jax.random.key(0)))
+    params = jax.tree.map(
+        lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), model.init(jax.random.key(0))
+    )
     keys = jax.random.split(jax.random.key(1), 3)
     hidden = jax.random.normal(keys[0], (B, T, D))
     labels = jax.random.randint(keys[1], (B, T), 0, V)
@@ -54,7 +56,13 @@ def test_chunked_is_plain(name, chunk):
 
 
 @pytest.mark.parametrize(
-    "options", [{"label_smoothing": 0.1}, {"z_loss": 0.01}, {"vocab_size": 9}, {"label_smoothing": 0.2, "z_loss": 0.1, "vocab_size": 9}]
+    "options",
+    [
+        {"label_smoothing": 0.1},
+        {"z_loss": 0.01},
+        {"vocab_size": 9},
+        {"label_smoothing": 0.2, "z_loss": 0.1, "vocab_size": 9},
+    ],
 )
 def test_smoothing_z_loss_and_a_padded_vocabulary(options):
     model, params, hidden, labels, weights = setting("untied")
@@ -105,7 +113,9 @@ def test_losses_of_known_probabilities():
 def sizes(jaxpr):
     for equation in jaxpr.eqns:
         yield from (v.aval.size for v in equation.outvars if hasattr(v.aval, "size"))
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+        for value in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 yield from sizes(inner)

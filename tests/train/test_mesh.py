@@ -1,4 +1,4 @@
-"""Three drivers, one result: on 8 virtual devices, with uneven masks, under SGD (Adam hides a gradient 8 times too large)."""
+"""Three drivers, one result: 8 virtual devices, uneven masks, SGD (Adam hides a gradient 8 times too large)."""
 
 from functools import partial
 
@@ -84,7 +84,9 @@ def test_drivers_agree(runs, name, mesh):
 
 
 def test_moments_lie_as_their_parameters_and_bytes_fall_as_one_in_n():
-    model = zoo.create(zoo.ModelConfig(vocab_size=64, embed_dim=32, num_layers=1, num_heads=8, gated=True, mlp_bias=False))
+    model = zoo.create(
+        zoo.ModelConfig(vocab_size=64, embed_dim=32, num_layers=1, num_heads=8, gated=True, mlp_bias=False)
+    )
     optimizer = make_optimizer(TrainConfig())
 
     def bytes_of(state, device):

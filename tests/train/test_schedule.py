@@ -1,4 +1,4 @@
-"""Golden learning rates at the corners of every schedule; the rate that is logged is the rate that moved the parameters."""
+"""Golden learning rates at the corners of every schedule; the rate that is logged is the one that was applied."""
 
 import jax.numpy as jnp
 import numpy as np

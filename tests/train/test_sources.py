@@ -195,8 +195,8 @@ def test_text_files_and_folders(tmp_path):
     [
         ("a.txt", b"fine\nbad \xff\n", r"a.txt is not UTF-8 at byte 9 \(line 2\)"),
         ("a.txt", "é".encode("utf-16"), r"a.txt is not UTF-8 at byte 0 \(line 1\)"),
-        ("a.txt.gz", gzip.compress(b"fine\n\xff"), "not UTF-8 at unpacked byte 5"),
-        ("a.txt.gz", gzip.compress(b"fine\n" * 99)[:-9], "is a damaged .gz file"),
+        ("a.txt.gz", gzip.compress(b"fine\n\xff", mtime=0), "not UTF-8 at unpacked byte 5"),
+        ("a.txt.gz", gzip.compress(b"fine\n" * 99, mtime=0)[:-9], "is a damaged .gz file"),
         ("a.txt.gz", b"plain", "is a damaged .gz file"),
         ("a.jsonl", b'{"text": 1}', 'line 1 has no text in field "text"'),
         ("a.jsonl", b'"x"\n{"texts": "y"}', 'line 2 has no text in field "text"; did you mean "texts"'),

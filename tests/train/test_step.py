@@ -1,4 +1,4 @@
-"""The pure step: accumulation, empty batches, frozen state on a non-finite loss, and the two faults of next-token loss."""
+"""The pure step: accumulation, empty batches, a loss that is not finite, and the two faults of next-token loss."""
 
 from functools import partial
 
@@ -72,6 +72,7 @@ def test_accumulation_changes_nothing(name, objective):
         assert float(one_metrics["loss"][1]) == 1.0
 
 
+@pytest.mark.parametrize("name,objective", [("gpt", next_token), ("bert", PAIRS)])
 def test_a_batch_without_a_target_gives_loss_and_gradient_zero(name, objective):
     state, step = prepared({"gpt": GPT, "bert": BERT}[name], objective)
     batch = uneven_batch()

@@ -92,8 +92,12 @@ def test_a_packed_prompt_goes_on_in_its_last_document(case):
         step = {"segment_ids": jnp.full((2, 1), 2)}
         logits, cache = feed(model, params, cache, ROWS[:, t : t + 1], **step)
         np.testing.assert_allclose(logits[:, 0], expected[:, t], atol=1e-5)
-    assert np.asarray(cache.segments[0]).tolist() == [1, 1, 2, 2, 2, 2, 0, 0, 0]
-    assert np.asarray(cache.order[0, :6]).tolist() == [0, 1, 0, 1, 2, 3]
+    # One call that ends document 2 and begins document 3, which is counted from 0.
+    both = jnp.stack([ROWS[:, 4], ROWS[:, 0]], axis=1)
+    logits, cache = feed(model, params, cache, both, segment_ids=jnp.asarray([[2, 3]] * 2))
+    np.testing.assert_allclose(logits, expected[:, jnp.asarray([4, 0])], atol=1e-5)
+    assert np.asarray(cache.segments[0]).tolist() == [1, 1, 2, 2, 2, 2, 2, 3, 0]
+    assert np.asarray(cache.order[0, :8]).tolist() == [0, 1, 0, 1, 2, 3, 4, 0]
 
 
 def test_the_cache_that_went_in_is_unchanged(case):

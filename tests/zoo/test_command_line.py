@@ -244,7 +244,7 @@ def test_help_of_a_subcommand_teaches(capsys, monkeypatch):
     code, out, err = train(capsys, "pretrain", "--help")
     assert (code, err, calls) == (0, "", [])
     assert out.splitlines()[0] == "usage: python -m train pretrain [-h] [OPTIONS] FOLDER"
-    assert out.splitlines()[2] == "Pre-train a model on prepared text."
+    assert out.splitlines()[2:4] == ["Pre-train a model on prepared text.", "  It may be killed and started again."]
     for text in ("where the run lies.", "--learning-rate FLOAT", "its peak. (default: 0.001)", "{bert,gpt,llama}"):
         assert text in out
     assert out.endswith(

@@ -114,7 +114,7 @@ def test_evaluation_and_rate_zero_have_no_dropout():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_drop_zeroes_and_divides(dtype):
-    """What is kept is x / (1 - rate), rounded once: divided by a bfloat16 0.9 it would be 3.34 where 3.33 is nearest."""
+    """What is kept is x / (1 - rate), rounded once: a bfloat16 0.9 would give 3.34 where 3.33 is nearest."""
     x = jnp.full((4, 50, 7), 3.0, dtype)
     y = drop(x, at_site(row_seeds(jax.random.key(4), 4), 0.1, 0, "embed"))
     kept = keep(at_site(row_seeds(jax.random.key(4), 4), 0.1, 0, "embed"), jnp.arange(350).reshape(50, 7))

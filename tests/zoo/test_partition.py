@@ -90,8 +90,8 @@ def test_axes_that_do_not_divide_are_left_out():
 def test_initial_parameters_do_not_depend_on_the_mesh():
     """Created split over 8 devices or whole on one: the same draws, each device holding its eighth.
 
-    The random bits are the same; XLA rounds the normal's inverse error function once or twice differently in programs of
-    other shapes, by a last bit in one of ten numbers of some leaves.
+    The random bits are the same; XLA rounds the normal's inverse error function otherwise in programs of other shapes,
+    by a last bit in one of ten numbers of some leaves.
     """
     model = zoo.Model(CONFIGS["gpt"].replace(scan=True))
     whole = model.init(jax.random.key(3))

@@ -30,7 +30,7 @@ TEXTS: dict[str, Package] = {
             inner="vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz",
             root="hutto_ICWSM_2014",
             members=("*_GroundTruth.txt",),
-            holds="sentences of four domains with mean sentiment ratings (id, rating -4..4, text; latin-1)",
+            holds="sentences of four domains with mean sentiment ratings (id, rating -4..4, text; UTF-8)",
             source="Hutto and Gilbert 2014, ICWSM",
             licence="MIT",
         ),

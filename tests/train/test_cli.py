@@ -1,0 +1,120 @@
+"""`python -m train`: from text to a run folder, and one line for each mistake."""
+
+import json
+
+import jax
+import pytest
+
+from tests import made_up
+from train import cli
+from train.__main__ import main
+from train.config import RunConfig, TrainConfig
+from train.recipes import RECIPES
+from zoo.command_line import captured_help
+from zoo.registry import PRESETS
+
+SMALL = ["--model-set", "embed_dim=16", "num_layers=1", "--batch-size", "4", "--seq-len", "16", "--warmup-steps", "1"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in made_up.documents()))
+    words = ["prepare", str(folder / "texts.jsonl"), "--out", str(folder / "data"), "--vocab-size", "360"]
+    assert main([*words, "--valid-fraction", "0.1"]) == 0
+    return folder / "data"
+
+
+@pytest.fixture(autouse=True)
+def keep_cache_setting(monkeypatch):
+    monkeypatch.setattr(cli, "keep_compiled", lambda: None)
+
+
+def test_a_recipe_from_text_to_run_folder_and_again_from_its_config(data, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert main(["pretrain", run, "--recipe", "demo-gpt", "--data", str(data), *SMALL, "--steps", "3", "--quiet"]) == 0
+    assert f"run folder: {run} (step 3)" in capsys.readouterr().out
+    config = RunConfig.load(run)
+    assert config.model.vocab_size == 360 and config.model.embed_dim == 16 and config.model.head == "lm"
+    assert config.train == RECIPES["demo-gpt"].train.replace(
+        data=str(data), steps=3, batch_size=4, seq_len=16, warmup_steps=1
+    )
+    # The folder alone says how it goes on; another one starts from its config.
+    assert main(["pretrain", run, "--quiet"]) == 0
+    assert "(step 3)" in capsys.readouterr().out
+    other = str(tmp_path / "other")
+    words = ["pretrain", other, "--config", f"{run}/config.json", "--seed", "1", "--show-config"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["train"]["seed"] == 1
+    assert not (tmp_path / "other").exists()
+    assert main(["pretrain", run, "--steps", "4"]) == 2
+    assert "train.steps was 3, now 4" in capsys.readouterr().err
+
+
+GPT = ["pretrain", "r", "--model", "gpt-tiny", "--data", "D"]
+MISTAKES = [
+    (["pretrain", "r"], "r is no run yet: say --model, --recipe or --config"),
+    (["pretrain", "r", "--model", "bert-tny"], "no data: add --data FOLDER, as python -m train prepare makes it"),
+    (["pretrain", "r", "--model", "bert-tny", "--data", "D"], 'nor a folder; did you mean "bert-tiny"?'),
+    (["pretrain", "r", "--recipe", "demo-brt"], 'there is no recipe "demo-brt"; did you mean "demo-bert"?'),
+    (["pretrain", "r", "--model", "gpt-tiny", "--data", "nowhere"], "no finished shards in "),
+    ([*GPT, "--model-set", "num_layer=1"], 'ModelConfig has no field "num_layer"; did you mean "num_layers"?'),
+    ([*GPT, "--model-set", "layers"], '--model-set "layers" is not of the form field=value'),
+    ([*GPT, "--objective", "masked_lm"], 'head "masked_lm" needs visibility "full", not "causal"'),
+    ([*GPT, "--steps", "0"], "steps is 0; it must be 1 or more"),
+    ([*GPT, "--warmup-steps", "9999"], "warmup_steps is 9999 but the run has 1000 steps"),
+    ([*GPT, "--seq-len", "4096"], "position table ends at 512"),
+    ([*GPT, "--driver", "mesh", "--mesh", "dta=8"], 'mesh has no axis "dta"; did you mean "data"?'),
+    ([*GPT, "--batch-size", "100000"], "batch_size 100000 is more than the "),
+    (
+        ["pretrain", "r", "--model", "bert-tiny", "--data", "D", "--objective", "next_token"],
+        'did you mean objective "masked_lm"?',
+    ),
+    (["pretrain", "r", "--config", "no.json"], "no config at no.json"),
+    (["pretrain", "r", "--config", "no.json", "--recipe", "demo-gpt"], "--config and --recipe are both given"),
+    (["pretrain", "r", "--lerning-rate", "1"], 'unknown option --lerning-rate for "train pretrain"; did you mean'),
+    (["prepare", "nowhere.txt", "--out", "x"], '"nowhere.txt" is neither a corpus nor a file or folder'),
+    (["pretain"], 'unknown subcommand "pretain" for "train"; did you mean "pretrain"?'),
+]
+
+
+@pytest.mark.parametrize("words,line", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(data, tmp_path, monkeypatch, capsys, words, line):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(data) if word == "D" else word for word in words]) == 2
+    error = capsys.readouterr().err
+    assert line in error and error.startswith("error: ") and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_objective_follows_the_model(data, tmp_path, capsys):
+    for preset, objective, head in (("bert-tiny", "masked_lm", "masked_lm"), ("llama-tiny", "next_token", "lm")):
+        assert main(["pretrain", str(tmp_path), "--model", preset, "--data", str(data), "--show-config"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["train"]["objective"], shown["model"]["head"]) == (objective, head)
+
+
+def test_words_become_fields():
+    found = cli.model_fields(("num_layers=4", "dropout=0.1", "scan=True", "positions=rotary", "rotary_dim=None"))
+    assert found == {"num_layers": 4, "dropout": 0.1, "scan": True, "positions": "rotary", "rotary_dim": None}
+
+
+def test_the_help_explains_every_field_and_gives_defaults():
+    text = captured_help(cli.Pretrain, "")
+    for name in TrainConfig.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')}" in text
+    assert "{None}" not in text and "(default: 0.001)" in text
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_say_their_command_cost_and_number(name):
+    recipe = RECIPES[name]
+    assert recipe.name == name and recipe.preset in PRESETS and recipe.cost and recipe.expected
+    assert f"--recipe {name}" in recipe.command
+    PRESETS[recipe.preset].replace(**recipe.model)
+
+
+def test_doctor(capsys):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert f"jax {jax.__version__}" in out and "test training on 8 devices: loss 4." in out

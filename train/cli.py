@@ -1,0 +1,270 @@
+"""`python -m train`: text to shards, shards to a pre-trained model."""
+
+import dataclasses
+import os
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from train.config import RunConfig, TrainConfig
+from zoo.config import ModelConfig
+from zoo.errors import InputError, nearest
+
+
+def prepare(
+    corpus: tuple[str, ...],
+    /,
+    *,
+    out: Path,
+    vocab_size: int = 8192,
+    kind: Literal["unigram", "bpe"] = "unigram",
+    normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"] = "nmt_nfkc",
+    tokenizer: str = "",
+    valid_fraction: float = 0.01,
+    min_valid: int = 1,
+    text_field: str = "text",
+    overwrite: bool = False,
+) -> None:
+    """Turn text into token shards: learn a vocabulary, encode, hold documents out for validation.
+
+    Args:
+        corpus: embedded corpora (encyclopedia, shakespeare), .txt or .jsonl files (also .gz), or folders of them.
+        out: the shard folder to make.
+        vocab_size: pieces of the vocabulary, special ones and bytes included.
+        kind: how the vocabulary is learnt.
+        normalization: of the text; nmt_nfkc_cf also folds case, identity keeps every character.
+        tokenizer: use this one (a file, folder, run or shard folder) and learn none.
+        valid_fraction: share of documents held out.
+        min_valid: at least so many of them.
+        text_field: where the text of a .jsonl record is.
+        overwrite: replace finished shards.
+
+    Examples:
+        python -m train prepare encyclopedia shakespeare --out data/demo
+        python -m train prepare my-texts/ --out data/mine --vocab-size 16000
+        python -m train prepare more.jsonl --out data/more --tokenizer data/mine
+    """
+    from train.data.shards import MANIFEST, write_shards
+    from train.data.sources import corpus as find_corpus
+    from train.vocabulary import train_vocabulary
+    from zoo.tokenizer import load_tokenizer
+
+    if (out / MANIFEST).exists() and not overwrite:
+        raise InputError(f"{out} holds finished shards; use them, or add --overwrite to make them anew")
+    text = find_corpus(*corpus, field=text_field)
+    print(f"text: {text.name}" + (f" ({text.licence})" if text.licence else ""))
+    if tokenizer:
+        found = load_tokenizer(tokenizer)
+    else:
+        print(f"learning a vocabulary of {vocab_size:,} pieces", flush=True)
+        found = train_vocabulary(text, vocab_size, kind=kind, normalization=normalization)
+    shards = write_shards(
+        text,
+        found,
+        out,
+        valid_fraction=valid_fraction,
+        min_valid=min_valid,
+        source=text.name,
+        licence=text.licence,
+        overwrite=overwrite,
+    )
+    for name in ("train", "valid"):
+        split = shards.split(name)
+        print(f"{name}: {len(split):,} documents, {len(split.tokens):,} tokens")
+    print(f"next: python -m train pretrain runs/mine --recipe demo-bert --data {out}")
+
+
+# TrainConfig's own fields as options, each optional: what is not given stays as the config, recipe or default has it.
+_HINTS = typing.get_type_hints(TrainConfig)
+_FIRST = ("data", "objective", "steps", "batch_size", "seq_len", "learning_rate")
+_OTHERS = tuple(f.name for f in dataclasses.fields(TrainConfig) if f.name not in _FIRST)
+
+
+def _option(name: str) -> tuple[str, Any, Any]:
+    import docstring_parser
+
+    texts = {param.arg_name: param.description for param in docstring_parser.parse(TrainConfig.__doc__ or "").params}
+    text = f"{texts[name]} (0 turns it off.)" if name == "clip_norm" else texts[name]
+    hint, default = _HINTS[name], getattr(TrainConfig(), name)
+    metavar = {int: "INT", float: "FLOAT", str: "STR", bool: "{True,False}"}.get(hint, "FLOAT")
+    if typing.get_origin(hint) is Literal:
+        metavar = "{" + ",".join(typing.get_args(hint)) + "}"
+    if name == "decay":
+        metavar, default = "STR [STR ...]", " ".join(default)
+    shown = tyro.conf.arg(
+        help=text, metavar=metavar, help_behavior_hint=f"(default: {default})" if default != "" else ""
+    )
+    return name, Annotated[hint | None, shown], field(default=None)
+
+
+_Text = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Pre-train a model, or go on with a run.
+
+    Attributes:
+        run_folder: where the run lies; one that exists goes on from its last checkpoint.
+        model: a preset (python -m zoo list) or a checkpoint or run folder whose config to take.
+        model_set: fields of the model's config to change, such as num_layers=4 dropout=0.
+        recipe: start from a recipe of train/recipes: demo-bert, demo-gpt, demo-llama.
+        config: start from a config.json, or a run folder's.
+        show_config: print the resolved config and do nothing.
+        quiet: show no progress.
+    """
+
+    run_folder: Path
+    model: _Text = ""
+    model_set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE ...", help_behavior_hint="")] = ()
+    recipe: _Text = ""
+    config: _Text = ""
+    show_config: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+
+Pretrain = dataclasses.make_dataclass(
+    "Pretrain", [_option(name) for name in (*_FIRST, *_OTHERS)], bases=(_Given,), frozen=True
+)
+Pretrain.__doc__ = _Given.__doc__
+
+
+def pretrain(given: Pretrain) -> None:
+    """Pre-train a model, or go on with a run.
+
+    The run comes from --config, a --recipe or the defaults, with the options given here on top. A run folder that
+    exists needs nothing more: its own config.json says how it goes on. Killed, a run loses what came after its last
+    checkpoint.
+
+    Examples:
+        python -m train pretrain runs/bert --recipe demo-bert --data data/demo
+        python -m train pretrain runs/gpt --model gpt2-tiny --data data/demo --objective next_token --steps 2000
+        python -m train pretrain runs/gpt
+        python -m train pretrain runs/wide --config runs/gpt --model-set embed_dim=256 --driver mesh --mesh fsdp=-1
+    """
+    config = resolve(given)
+    if given.show_config:
+        import json
+
+        print(json.dumps(config.to_dict(), indent=2))
+        return
+    keep_compiled()
+    from train.loop import run
+
+    result = run(config, given.run_folder, quiet=given.quiet)
+    for split, line in (("train", result.train), ("valid", result.valid)):
+        if line:
+            print(f"{split}: loss {line['loss']:.4f}, accuracy {line['accuracy']:.4f}")
+    print(f"run folder: {result.folder} (step {result.step:,})")
+
+
+def resolve(given: Pretrain) -> RunConfig:
+    """The RunConfig that a command line asks for.
+
+    Raises:
+        InputError: neither a model nor a config to start from, no data, or a field that there is not.
+    """
+    from train.data.shards import open_shards
+    from train.objectives import fit_model
+    from train.recipes import find
+
+    sources = [name for name in ("config", "recipe", "model") if getattr(given, name)]
+    if "config" in sources and "recipe" in sources:
+        raise InputError("--config and --recipe are both given; a run starts from one of them")
+    own = given.run_folder / "config.json"
+    base, train, preset, changes = None, TrainConfig(), given.model, {}
+    if given.config or (not sources and own.exists()):
+        base = RunConfig.load(given.config or own)
+        train = base.train
+    elif given.recipe:
+        recipe = find(given.recipe)
+        train, preset, changes = recipe.train, preset or recipe.preset, recipe.model if not given.model else {}
+    elif not given.model:
+        raise InputError(f"{given.run_folder} is no run yet: say --model, --recipe or --config")
+    options = {f.name: getattr(given, f.name) for f in dataclasses.fields(TrainConfig)}
+    options = {name: value for name, value in options.items() if value is not None}
+    if options.get("clip_norm") == 0:
+        options["clip_norm"] = None
+    if options.get("data"):
+        options["data"] = os.path.abspath(options["data"])
+    train = train.replace(**options)
+    if not train.data:
+        raise InputError("no data: add --data FOLDER, as python -m train prepare makes it")
+    changes = changes | model_fields(given.model_set)
+    if base is not None and not given.model:
+        model = _created(base.model, changes)
+    else:
+        if "objective" not in options and not given.recipe and base is None:
+            train = train.replace(objective=_usual_objective(preset))
+        fitted = fit_model(_preset(preset), train, open_shards(train.data).vocab_size)
+        model = _created(fitted, changes)
+    return RunConfig(model, train)
+
+
+def model_fields(words: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of ModelConfig from words such as "num_layers=4", "dropout=0", "positions=rotary"."""
+    import json
+
+    names = [f.name for f in dataclasses.fields(ModelConfig)]
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise InputError(f'--model-set "{word}" is not of the form field=value, such as num_layers=4')
+        name = name.replace("-", "_")
+        if name not in names:
+            raise InputError(f'ModelConfig has no field "{name}"{nearest(name, names)}')
+        try:
+            found[name] = json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def keep_compiled() -> None:
+    """Lets a second run find its programs compiled, in the cache folder, unless JAX was told otherwise."""
+    import jax
+
+    from zoo.packages import cache_folder
+
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
+
+
+def doctor() -> None:
+    """Say what this machine has, and train a tiny model for a few steps to see that all works.
+
+    Examples:
+        python -m train doctor
+    """
+    from train.doctor import examine
+
+    for line in examine():
+        print(line, flush=True)
+
+
+def _preset(name: str) -> ModelConfig:
+    from zoo.checkpoints import load_config
+    from zoo.registry import PRESETS
+
+    if name in PRESETS:
+        return PRESETS[name]
+    if Path(name).is_dir():
+        return load_config(name)
+    raise InputError(f'"{name}" is neither a model nor a folder{nearest(name, PRESETS)}')
+
+
+def _created(config: ModelConfig, changes: dict[str, Any]) -> ModelConfig:
+    import zoo
+
+    return zoo.create(config, **changes).config if changes else config
+
+
+def _usual_objective(preset: str) -> str:
+    return "masked_lm" if _preset(preset).visibility == "full" else "next_token"
+
+
+SUBCOMMANDS = {"prepare": prepare, "pretrain": pretrain, "doctor": doctor}
