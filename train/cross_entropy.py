@@ -3,7 +3,7 @@
 loss(z, y) = (1 - e) (log Z - z_y) + e (log Z - mean z) + c (log Z)^2,      log Z = log sum exp z
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,10 @@ class LossOptions:
     z_loss: float = 0.0
     chunk_bytes: int = 1 << 24
     vocab_size: int | None = None
+
+    def plain(self) -> "LossOptions":
+        """Without smoothing and z-loss: what evaluation reports."""
+        return replace(self, label_smoothing=0.0, z_loss=0.0)
 
 
 PLAIN = LossOptions()

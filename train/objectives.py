@@ -57,7 +57,7 @@ def next_token(
         batch: tokens [B, T + 1] and segment_ids [B, T + 1], int32; segment 0 is padding.
         keys: [B] keys, one a row, for dropout.
         options: see LossOptions.
-        train: False turns dropout off.
+        train: False turns dropout, smoothing and z-loss off.
 
     Returns:
         ((loss sum, number of valid positions), {"accuracy": pair}).
@@ -67,7 +67,7 @@ def next_token(
     valid = (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] > 0)
     hidden = _hidden(model, params, inputs, segments[:, :-1], keys, train).hidden
     weights = valid.astype(jnp.float32)
-    loss, correct = chunked_cross_entropy(model, params, hidden, labels, weights, options)
+    loss, correct = chunked_cross_entropy(model, params, hidden, labels, weights, options if train else options.plain())
     total = jnp.sum(weights)
     return (loss, total), {"accuracy": (correct, total)}
 
@@ -96,7 +96,7 @@ def masked_lm(
         rate: share of ordinary tokens chosen.
         next_sentence: add BERT's second loss; the model needs its next-sentence head.
         options: see LossOptions.
-        train: False turns dropout off; masks are drawn all the same.
+        train: False turns dropout, smoothing and z-loss off; masks are drawn all the same.
 
     Returns:
         ((loss sum, chosen positions), metrics), or with next_sentence a table of both terms.
@@ -110,7 +110,7 @@ def masked_lm(
     segments = (batch["segment_ids"] > 0).astype(jnp.int32) if token_types is not None else batch["segment_ids"]
     out = _hidden(model, params, tokens, segments, dropout_keys, train, token_types)
     chosen = jnp.take_along_axis(out.hidden, positions[..., None], axis=1)
-    loss, correct = chunked_cross_entropy(model, params, chosen, labels, weights, options)
+    loss, correct = chunked_cross_entropy(model, params, chosen, labels, weights, options if train else options.plain())
     total = jnp.sum(weights)
     metrics = {"accuracy": (correct, total)}
     if not next_sentence:

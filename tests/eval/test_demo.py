@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import pytest
 
 import zoo
@@ -22,7 +21,6 @@ from zoo import InputError
 from zoo.checkpoints import run_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-ONE = jax.devices()[:1]
 GPT = dataclasses.replace(SMALL.only(("gpt",)), labels=(16,))
 
 
@@ -32,10 +30,10 @@ def files(folder):
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
+def shown(one, tmp_path_factory):
     """A demonstration of one network that has run through: its folder, lines and report."""
     folder, lines = tmp_path_factory.mktemp("demo"), []
-    made = demo.run(GPT, folder, load_task=made_up.load, devices=ONE, say=lines.append)
+    made = demo.run(GPT, folder, load_task=made_up.load, devices=one, say=lines.append)
     return folder, lines, made
 
 
@@ -80,19 +78,19 @@ def test_the_networks_see_training_texts_alone(shown):
     assert sum(record["tokens"] for record in manifest["splits"].values()) == count
 
 
-def test_run_again_it_reuses_everything(shown, monkeypatch):
+def test_run_again_it_reuses_everything(shown, one, monkeypatch):
     folder, _, made = shown
     for module, name in ((loop, "run"), (transfer, "finetune"), (demo, "train_vocabulary")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("a finished stage was run again"))
     before, lines = files(folder), []
-    again = demo.run(GPT, folder, load_task=made_up.load, devices=ONE, say=lines.append)
+    again = demo.run(GPT, folder, load_task=made_up.load, devices=one, say=lines.append)
     assert again.headline == made.headline and again.results == made.results
     assert f"reusing {folder / 'gpt'}" in lines
     unchanged = {name for name in before if name.startswith(("text/", "gpt/", "cells/"))}
     assert {name: before[name] for name in unchanged} == {n: t for n, t in files(folder).items() if n in unchanged}
 
 
-def test_other_settings_make_that_stage_anew(shown, tmp_path, monkeypatch):
+def test_other_settings_make_that_stage_anew(shown, one, tmp_path, monkeypatch):
     folder = tmp_path / "demo"
     shutil.copytree(shown[0], folder)
     (network,) = GPT.own
@@ -104,13 +102,13 @@ def test_other_settings_make_that_stage_anew(shown, tmp_path, monkeypatch):
     (folder / "gpt" / "config.json").write_text(json.dumps(settings))
     real = transfer.finetune
     monkeypatch.setattr(transfer, "finetune", lambda *a, **k: ran.append(1) or real(*a, **k))
-    demo.run(config, folder, load_task=made_up.load, devices=ONE, say=lines.append)
+    demo.run(config, folder, load_task=made_up.load, devices=one, say=lines.append)
     assert any("other settings (train.steps was 24, now 26): training anew" in line for line in lines)
     assert len(ran) == 2  # the pre-trained arm; the random start is the same
     assert [p.name for p in folder.iterdir() if p.name.startswith(".")] == []
 
 
-def test_a_killed_demonstration_goes_on(tmp_path):
+def test_a_killed_demonstration_goes_on(one, tmp_path):
     """SIGKILL once the first cell is written: nothing half-written is left, and the cell is reused."""
     out = tmp_path / "demo"
     command = [sys.executable, "-m", "eval", "demo", "--size", "small", "--only", "gpt", "--out", str(out)]
@@ -128,13 +126,13 @@ def test_a_killed_demonstration_goes_on(tmp_path):
     kept = sorted(path.name for path in out.glob("cells/*.json"))
     assert kept and not (out / "report.html").exists()
     lines = []
-    demo.run(SMALL.only(("gpt",)), out, load_task=made_up.load, devices=ONE, say=lines.append)
+    demo.run(SMALL.only(("gpt",)), out, load_task=made_up.load, devices=one, say=lines.append)
     assert f"reusing {out / 'gpt'}" in lines
     assert sum(line.endswith("(finished before)") for line in lines) == len(kept)
     assert (out / "report.html").exists()
 
 
-def test_a_published_checkpoint_takes_part(bert, tmp_path, monkeypatch):
+def test_a_published_checkpoint_takes_part(bert, one, tmp_path):
     """A folder stands in for the package; its tokenizer is another than that of the own networks."""
     splits = made_up.splits(train=60, validation=10, test=30)
     tokenizer = train_vocabulary([example.text_a for example in splits.train], bert[0].config.vocab_size)
@@ -143,7 +141,7 @@ def test_a_published_checkpoint_takes_part(bert, tmp_path, monkeypatch):
     finetune = SMALL.own[0].finetune.replace(epochs=1, max_length=16)
     real = RealNetwork("published", str(tmp_path / "published"), "made-up-topics", finetune)
     config = dataclasses.replace(SMALL, own=(), real=real, labels=(16,), seeds=(0,))
-    made = demo.run(config, tmp_path / "out", load_task=lambda name: splits, devices=ONE, say=lambda line: None)
+    made = demo.run(config, tmp_path / "out", load_task=lambda name: splits, devices=one, say=lambda line: None)
     assert made.networks == ("published",) and len(made.cells) == 3
 
 

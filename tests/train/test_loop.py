@@ -46,7 +46,7 @@ def shards(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def config(shards):
     train = TrainConfig(
         objective="masked_lm", data=str(shards), steps=12, batch_size=8, seq_len=24, mask_rate=0.3, log_every=4,
@@ -56,15 +56,11 @@ def config(shards):
 
 
 @pytest.fixture(scope="module")
-def whole(shards, tmp_path_factory):
+def whole(config, tmp_path_factory):
     """The uninterrupted run that others are compared with: (config, folder)."""
-    train = TrainConfig(
-        objective="masked_lm", data=str(shards), steps=12, batch_size=8, seq_len=24, mask_rate=0.3, log_every=4,
-        checkpoint_every=5, eval_every=6, warmup_steps=2, keep_last=3,
-    )  # fmt: skip
     folder = tmp_path_factory.mktemp("whole")
-    loop.run(RunConfig(MODEL, train), folder, quiet=True)
-    return RunConfig(MODEL, train), folder
+    loop.run(config, folder, quiet=True)
+    return config, folder
 
 
 def state_of(config, folder, step=None):
