@@ -99,6 +99,8 @@ def run(
         )
         if config.real and config.real.source in CHECKPOINTS:
             sources.fetch(config.real.source)
+        for name in config.also_fetch:
+            sources.fetch(name)
         whole = {name: load_task(name) for name in names}
         for splits in whole.values():
             live.line(splits.describe())

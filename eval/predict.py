@@ -120,8 +120,8 @@ def evaluate(
 
 
 def data_parallel(devices: Sequence[jax.Device] | None = None) -> Driver:
-    """One device, or a mesh over several with the rows split and the parameters on each; None for all there are."""
-    devices = list(jax.devices() if devices is None else devices)
+    """One device, or a mesh over several with the rows split and the parameters on each; None for all of this host."""
+    devices = list(jax.local_devices() if devices is None else devices)
     return make_driver("jit" if len(devices) == 1 else "mesh", devices=devices)
 
 

@@ -25,7 +25,7 @@ from zoo.errors import InputError, nearest
 
 RULES = {
     "pairing": "within a seed, every arm has the same labelled examples; budgets of one seed are nested",
-    "score": "mean over seeds on the whole test set, +- half of the 95 % Student t interval",
+    "score": "mean over seeds on the test examples that the protocol names, +- half of the 95 % Student t interval",
     "difference": "by seed, on the task's main metric; its 95 % Student t interval decides (zero excluded or not)",
     "p (t), p (flip)": "paired t-test; exact sign-flip test, at least 0.25 with three seeds and 0.0625 with five",
     "test-set interval": "95 % paired bootstrap over test examples and seeds, 1,000 draws; too narrow if seeds are few",

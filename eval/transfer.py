@@ -92,15 +92,18 @@ def run(
     live.expect([_kind(key) for key in queue])
     done: list[Cell] = []
     outcome = Outcome((), {}, {})
-    for trial in trials:
-        bench = _Bench(trial, folder, devices, live)
-        for arm in NETWORK_ARMS:
-            outcome.rates[trial.splits.task.name, trial.network, arm] = bench.choose_rate(arm)
-        for key in cell_keys(trial):
-            done.append(bench.cell(key, outcome.rates[key.task, key.network, key.arm]))
-        outcome.truncated[trial.splits.task.name, trial.network] = bench.test.truncated / len(bench.test)
-    for key, splits in baselines.items():
-        done.append(_baseline_cell(key, splits, folder / "cells", live))
+    try:
+        for trial in trials:
+            bench = _Bench(trial, folder, devices, live)
+            for arm in NETWORK_ARMS:
+                outcome.rates[trial.splits.task.name, trial.network, arm] = bench.choose_rate(arm)
+            for key in cell_keys(trial):
+                done.append(bench.cell(key, outcome.rates[key.task, key.network, key.arm]))
+            outcome.truncated[trial.splits.task.name, trial.network] = bench.test.truncated / len(bench.test)
+        for key, splits in baselines.items():
+            done.append(_baseline_cell(key, splits, folder / "cells", live))
+    finally:
+        live.stop()
     order = {key: place for place, key in enumerate(shown_order(trials, baselines))}
     return replace(outcome, cells=tuple(sorted(done, key=lambda cell: order[cell.key])))
 

@@ -54,7 +54,9 @@ class Summary:
         config = self.config
         rows = [
             ("layers x width (heads x size)", _shape_text(config)),
-            ("feed-forward, vocabulary, positions", f"{config.mlp_dim:,}, {config.vocab_size:,}, {config.max_positions:,}"),
+            ("feed-forward", f"{config.mlp_dim:,}"),
+            ("vocabulary", f"{config.vocab_size:,}"),
+            ("positions", f"{config.max_positions:,}"),
             *((f"parameters: {name}", f"{count:,}") for name, count in self.parameters.items()),
             ("parameters", f"{self.total_parameters:,}"),
             (f"forward FLOPs a token (T = {self.seq_len})", f"{self.flops_per_token:,.0f}"),

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eval import metrics
+from eval import made_up, metrics
 from eval.encode import encode
 from eval.finetune import FinetuneConfig, classifier
 from eval.predict import evaluate, predict, predict_encoded
+from eval.tasks import Example
 from zoo import InputError
 
 CONFIG = FinetuneConfig(max_length=32, seed=5)
@@ -31,15 +32,30 @@ def test_logits_are_those_of_each_text_by_itself(topics, network, tokenizer, one
         np.testing.assert_allclose(logits[number], alone, atol=1e-5)
 
 
-@pytest.mark.parametrize("batch_size, devices", [(1, 1), (8, 1), (32, 8), (83, 8)])
-def test_no_batch_size_and_no_number_of_devices_changes_the_metric(topics, network, tokenizer, batch_size, devices):
-    """83 rows leave a last batch that is short at every one of these sizes but 1 and 83."""
-    encoded = encode(topics.test, tokenizer, network[0].config, 32)
-    whole = predict_encoded(*network, encoded, batch_size=32, devices=jax.devices()[:1])
+@pytest.fixture(scope="module")
+def many(network, tokenizer, one):
+    """1,043 examples, encoded, and their logits in batches of 32."""
+    encoded = encode(made_up.splits(test=1043, topics=2, signal=0.6).test, tokenizer, network[0].config, 16)
+    return encoded, predict_encoded(*network, encoded, batch_size=32, devices=one)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("batch_size", [1, 8, 32, 1043])
+def test_no_batch_size_and_no_number_of_devices_changes_the_metric(many, network, batch_size, devices):
+    """1,043 rows leave a last batch that is short at 8 and at 32, and that 8 devices cannot share evenly."""
+    encoded, logits = many
     found = evaluate(*network, encoded, batch_size=batch_size, devices=jax.devices()[:devices])
-    np.testing.assert_allclose(found.logits, whole, atol=1e-5)
-    right = sum(int(a) == e.label for a, e in zip(whole.argmax(axis=1), topics.test, strict=True))
-    assert found.scores["accuracy"] == right / 83
+    np.testing.assert_allclose(found.logits, logits, atol=1e-5)
+    assert found.scores["accuracy"] == np.sum(logits.argmax(axis=1) == encoded.labels) / 1043
+
+
+def test_the_segments_of_a_pair_reach_the_model(network, tokenizer, one):
+    model, params = network
+    logits = predict(model, params, tokenizer, [Example("harbor tide", "oven", 0)], max_length=32, devices=one)[0]
+    ids, types = tokenizer.frame(tokenizer.encode("harbor tide"), tokenizer.encode("oven"))
+    tokens, types = jnp.asarray([ids]), jnp.asarray([types])
+    np.testing.assert_allclose(logits, model.apply(params, tokens, token_types=types).logits[0], atol=1e-5)
+    assert np.abs(logits - model.apply(params, tokens).logits[0]).max() > 1e-3
 
 
 def test_the_scores_are_sums_divided_once(topics, network, tokenizer, one):

@@ -23,7 +23,9 @@ def test_top_k_keeps_exactly_k_and_of_equals_the_first(top_k, expected):
     assert kept(temperature=1.0, top_k=top_k) == expected
 
 
-@pytest.mark.parametrize("top_p, expected", [(0.0, [1]), (1e-9, [1]), (0.5, [1, 3]), (0.9, [1, 2, 3]), (1.0, list(range(5)))])
+@pytest.mark.parametrize(
+    "top_p, expected", [(0.0, [1]), (1e-9, [1]), (0.5, [1, 3]), (0.9, [1, 2, 3]), (1.0, [0, 1, 2, 3, 4])]
+)
 def test_top_p_keeps_the_shortest_head_that_reaches_p_and_always_the_likeliest(top_p, expected):
     # Probabilities are 0.0545, 0.4026, 0.1481, 0.4026, 0.0074 (softmax by hand).
     assert kept(temperature=1.0, top_p=top_p) == expected

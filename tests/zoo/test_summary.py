@@ -47,7 +47,8 @@ def test_flops_equal_the_products_in_the_traced_forward_pass():
     # 2 m k n over every dot_general; both visibilities score all T keys as computed, so BERT's formula is exact.
     model = zoo.create("bert-tiny", vocab_size=100, head="lm", pooler=False, attention_kernel="einsum")
     length = 16
-    jaxpr = jax.make_jaxpr(lambda p, t: model.apply(p, t).logits)(model.init_shapes(), jnp.zeros((1, length), jnp.int32))
+    tokens = jnp.zeros((1, length), jnp.int32)
+    jaxpr = jax.make_jaxpr(lambda p, t: model.apply(p, t).logits)(model.init_shapes(), tokens)
     assert dot_flops(jaxpr.jaxpr) == length * summarise(model, length).flops_per_token
 
 
