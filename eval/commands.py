@@ -208,6 +208,12 @@ def _read_settings(again: Path) -> dict[str, Any]:
         ) from None
     if missing:
         raise InputError(f"{path}: lacks {', '.join(sorted(missing))}")
+    optional = str | None
+    kinds = {"config": dict, "labels": int | None, "random_start": bool, "checkpoint": str, "text": str, "label": str}
+    kinds |= {"task": optional, "data": optional, "text_b": optional, "test": optional}
+    for name, kind in kinds.items():
+        if not isinstance(settings[name], kind):
+            raise InputError(f'{path}: "{name}" is {settings[name]!r}, which finetune --out never writes; mend it')
     return settings
 
 

@@ -106,6 +106,8 @@ def run(
             live.line(splits.describe())
     limits = {"test": config.test_limit, "validation": config.validation_limit}
     used = {name: limited(whole[name], **limits) for name in names}
+    if config.real:
+        used[config.real.task] = limited(whole[config.real.task], config.real.test_limit, config.validation_limit)
 
     # ---- Vocabulary, shards, pre-training --------------------------------------------------------------------------
     trials, curves = [], []

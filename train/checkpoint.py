@@ -58,6 +58,11 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
             raise InputError(f"cannot keep checkpoints in {self.folder} ({error.strerror or error})") from error
+        except ValueError as error:  # a damaged metrics file of a step
+            raise InputError(
+                f"a checkpoint in {self.folder} is damaged; delete the newest step's folder to go on from the one before "
+                f"it: {_line(error)}"
+            ) from error
 
     def latest(self) -> int | None:
         """The newest complete step, or None."""
@@ -135,8 +140,11 @@ class Checkpoints:
                     meta=args.JsonRestore(),
                 ),
             )
-        except (ValueError, KeyError, OSError) as error:
-            raise InputError(f"{self.folder / str(step)} cannot be restored: {_line(error)}") from error
+        except Exception as error:  # Orbax and its array store raise many kinds for damaged files
+            raise InputError(
+                f"{self.folder / str(step)} cannot be restored; undo edits of config.json, or, where its files are "
+                f"damaged, delete that folder to go on from the step before it: {_line(error)}"
+            ) from error
         state = TrainState(params=found["params"], **found["state"])
         return state, found["meta"]
 

@@ -66,7 +66,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     lines = []
-    for text in path.read_text("utf-8").splitlines():
+    for text in path.read_text("utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
         except ValueError:

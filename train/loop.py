@@ -30,7 +30,7 @@ from train.plots import plot_loss
 from train.progress import Display
 from train.run_folder import RunFolder
 from train.signals import Signals
-from train.start import start_from
+from train.start import parameters_of, start_from
 from train.state import initial_state
 from train.step import make_eval_step, make_train_step
 from zoo.errors import InputError
@@ -88,6 +88,9 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
     step_fn = driver.compile(make_train_step(model, objective, optimizer, train))
     eval_step = driver.compile_eval(make_eval_step(model, objective, train.seed))
 
+    begun = (Path(folder) / "checkpoints").is_dir()
+    loaded = parameters_of(train.start_from, model) if train.start_from and not begun else None
+
     with RunFolder(folder, config) as place, Signals() as signals, Display(train.steps, quiet=quiet) as display:
         # ---- Where it goes on ---------------------------------------------------------------------------------------
         tokenizer.save(place.path / "tokenizer")
@@ -97,7 +100,8 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
         if checkpoints.latest() is None:
             state, done, meta = driver.init(make), 0, {}
             if train.start_from:
-                state = start_from(state, train.start_from, model)
+                state = start_from(state, parameters_of(train.start_from, model) if loaded is None else loaded)
+            loaded = None
         else:
             state, meta = checkpoints.restore(driver.abstract(make))
             done = int(state.step)

@@ -13,19 +13,38 @@ from zoo.errors import InputError
 HEADS = ("lm_head", "masked_lm", "next_sentence", "classifier", "pooler")
 
 
-def start_from(state: TrainState, checkpoint: str, model: Any) -> TrainState:
+def start_from(state: TrainState, loaded: dict[str, Any]) -> TrainState:
     """`state` with the checkpoint's parameters, placed as the state's were.
 
     Args:
         state: fresh, before the first step.
+        loaded: from `parameters_of`.
+    """
+
+    def place(new, old):
+        return jax.device_put(new.astype(old.dtype), old.sharding)
+
+    return state.replace(
+        params={
+            part: jax.tree.map(place, loaded[part], old) if part in loaded else old
+            for part, old in state.params.items()
+        }
+    )
+
+
+def parameters_of(checkpoint: str, model: Any) -> dict[str, Any]:
+    """The parts of a checkpoint that the model takes over. Where it has another head, that part is left out.
+
+    Args:
         checkpoint: what zoo.load reads: a folder, a run folder, the name of an embedded checkpoint.
-        model: the run's. Where the checkpoint has another head, the fresh one stays.
+        model: the run's.
 
     Raises:
-        InputError: the checkpoint's backbone is not the model's.
+        InputError: no such checkpoint, or its backbone is not the model's.
     """
     _, loaded = zoo.load(checkpoint)
-    wanted, found = _shapes(model.init_shapes()), _shapes(loaded)
+    shapes = model.init_shapes()
+    wanted, found = _shapes(shapes), _shapes(loaded)
     fresh = set()
     for name, shape in wanted.items():
         if found.get(name) == shape:
@@ -35,15 +54,7 @@ def start_from(state: TrainState, checkpoint: str, model: Any) -> TrainState:
             has = f"has shape {found[name]}" if name in found else "is missing"
             raise InputError(f"start_from {checkpoint}: {name} {has} there; the model needs {shape}")
         fresh.add(part)
-
-    def place(new, old):
-        return jax.device_put(new.astype(old.dtype), old.sharding)
-
-    return state.replace(
-        params={
-            part: old if part in fresh else jax.tree.map(place, loaded[part], old) for part, old in state.params.items()
-        }
-    )
+    return {part: loaded[part] for part in shapes if part not in fresh}
 
 
 def _shapes(tree):

@@ -50,6 +50,8 @@ def train_vocabulary(
 
     if kind not in ("unigram", "bpe"):
         raise InputError(f'no vocabulary kind "{kind}"; one of unigram, bpe')
+    if vocab_size < 1:
+        raise InputError(f"vocab_size is {vocab_size}; it must be 1 or more, 8192 for one")
     chunks = _sample(_chunks(documents), max_chunks)
     if not chunks:
         raise InputError("no text to learn a vocabulary from; give at least one document that is not blank")

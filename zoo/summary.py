@@ -6,6 +6,7 @@ A product of [m, k] by [k, n] counts 2 m k n FLOPs. Training costs three forward
 from dataclasses import dataclass
 
 from zoo.config import ModelConfig
+from zoo.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def summarise(model_or_config, seq_len: int | None = None) -> Summary:
     """The Summary of a model (or of its config) at rows of `seq_len` tokens; None for its max_positions."""
     config = getattr(model_or_config, "config", model_or_config)
     seq_len = config.max_positions if seq_len is None else seq_len
+    if seq_len < 1:
+        raise InputError(f"seq_len is {seq_len}; it must be 1 or more")
     return Summary(config, seq_len, count_parameters(config), forward_flops(config, seq_len))
 
 

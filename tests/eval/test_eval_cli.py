@@ -134,6 +134,15 @@ def test_bad_input_is_one_line(words, line, source, table, capsys, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("name", "value"), [("config", 3), ("labels", "x"), ("data", 1), ("random_start", None)])
+def test_settings_of_a_wrong_kind_are_one_line(name, value, made, tmp_path, capsys):
+    settings = json.loads((made / "config.json").read_text())
+    settings["finetune"][name] = value
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert evaluate(["finetune", "--again", str(tmp_path)]) == 2
+    assert f'"{name}" is {value!r}, which finetune --out never writes' in capsys.readouterr().err
+
+
 def test_one_class_only_is_one_line(source, tmp_path, capsys):
     path = tmp_path / "one.tsv"
     path.write_text("sentence\ty\n" + "".join(f"text number {i}\tgood\n" for i in range(30)))

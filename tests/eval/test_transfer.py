@@ -197,6 +197,8 @@ def test_the_report_takes_the_cells(finished, tmp_path):
 
 
 def test_limits_are_fixed_subsets_that_nest_and_keep_their_order(topics):
+    with pytest.raises(InputError, match="test_limit is -1"):
+        limited(topics, test=-1)
     few, more = limited(topics, test=10).test, limited(topics, test=30).test
     assert len(few) == 10 and set(few) <= set(more) <= set(topics.test)
     assert [e for e in topics.test if e in set(few)] == list(few)

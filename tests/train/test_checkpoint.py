@@ -210,3 +210,26 @@ def test_killed_at_any_stage_of_a_save_the_last_whole_step_is_found_and_later_sa
         assert not [p for p in folder.iterdir() if "tmp" in p.name]
         checkpoints.close()
     assert left > 0  # some kills did leave half a checkpoint behind
+
+
+def test_damaged_arrays_are_one_line_for_training_and_for_loading(state, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(state, {}, FILES)
+    checkpoints.wait()
+    (tmp_path / "config.json").write_text(json.dumps({"model": MODEL.config.to_dict()}))
+    for path in (tmp_path / "checkpoints" / "0" / "params").glob("ocdbt.process_0/d/*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(InputError, match="0 cannot be restored; .* delete that folder"):
+        checkpoints.restore(make_driver("jit").abstract(MAKE))
+    with pytest.raises(InputError, match="its files are damaged or missing"):
+        zoo.load(tmp_path)
+    checkpoints.close()
+
+
+def test_a_damaged_metrics_file_is_one_line(state, tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state, {}, FILES)
+    checkpoints.close()
+    (tmp_path / "0" / "metrics" / "metrics").write_text("{")
+    with pytest.raises(InputError, match="is damaged; delete the newest step's folder"):
+        Checkpoints(tmp_path)

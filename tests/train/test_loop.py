@@ -262,21 +262,33 @@ def test_stop_at_ends_early_and_the_run_goes_on(whole, tmp_path):
 
 
 def test_start_from_takes_the_backbone_and_keeps_a_fresh_head(whole, tmp_path):
-    from train.start import start_from
+    from train.start import parameters_of, start_from
 
     config, folder = whole
     model = zoo.create(config.model.replace(head="lm", dropout=0.0))
     state = make_driver("jit").init(initial_state(model.init, make_optimizer(config.train), 1))
     before = jax.device_get(state.params)
-    started = start_from(state, str(folder), model)
+    started = start_from(state, parameters_of(str(folder), model))
     _, loaded = zoo.load(str(folder))
     for part in ("embed", "blocks", "final_norm"):
         jax.tree.map(np.testing.assert_array_equal, started.params[part], loaded[part])
     assert set(started.params) == set(before)
     wider = zoo.create(config.model.replace(mlp_dim=32))
-    state = make_driver("jit").init(initial_state(wider.init, make_optimizer(config.train), 1))
     with pytest.raises(InputError, match=r"blocks/layer_0/mlp/down/kernel has shape \(64, 16\) there; the model needs"):
-        start_from(state, str(folder), wider)
+        parameters_of(str(folder), wider)
+
+
+def test_a_start_that_is_not_there_leaves_no_run_folder(whole, tmp_path):
+    config, _ = whole
+    config = RunConfig(config.model, config.train.replace(start_from=str(tmp_path / "nowhere")))
+    with pytest.raises(InputError, match="no folder"):
+        loop.run(config, tmp_path / "run", quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_that_are_not_utf8_are_passed_over(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'\xff\xfe\n{"step": 1}\n')
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 1}]
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):

@@ -190,15 +190,18 @@ write_shards(documents(), load_tokenizer({str(tmp_path / "tokenizer")!r}), {str(
     assert not (tmp_path / "shards" / ".unfinished").exists()
 
 
-def test_a_failed_overwrite_leaves_no_manifest_to_believe(folder, tokenizer):
+def test_a_failed_overwrite_leaves_the_old_shards_and_a_failed_first_run_nothing(folder, tokenizer, tmp_path):
     def documents():
         yield "one stone"
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
         write_shards(documents(), tokenizer, folder, overwrite=True)
-    with pytest.raises(InputError, match="no finished shards"):
-        open_shards(folder)
+    open_shards(folder, tokenizer, verify=True)
+    assert not (folder / ".unfinished").exists()
+    with pytest.raises(InputError, match="cannot hold out 9"):
+        write_shards(["one", "two"], tokenizer, tmp_path / "new", min_valid=9)
+    assert not (tmp_path / "new").exists()
 
 
 def test_documents_and_splits_out_of_range(folder):

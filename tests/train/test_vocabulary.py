@@ -78,3 +78,8 @@ def test_samples_are_even_and_repeatable():
 def test_nothing_is_printed(capfd):
     train_vocabulary(made_up.documents(5), 320)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_size_below_one_is_one_line():
+    with pytest.raises(InputError, match="vocab_size is -5; it must be 1 or more"):
+        train_vocabulary(["one stone"], -5)

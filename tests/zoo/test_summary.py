@@ -8,6 +8,7 @@ import pytest
 
 import zoo
 from zoo.config import LayerConfig, ModelConfig
+from zoo.errors import InputError
 from zoo.explain import MEANINGS, SIZES, differences, explain
 from zoo.registry import PRESETS
 from zoo.summary import count_parameters, forward_flops, summarise
@@ -89,3 +90,9 @@ def test_every_setting_is_explained_and_a_diff_names_exactly_what_differs():
     assert changed == {"vocab_size", "max_positions", "norm_placement", "final_norm", "residual_init"}
     assert "norm_placement: post, where gpt2 has pre" in explain("gpt1", gpt1, {"gpt2": gpt2})
     assert "no difference" in explain("gpt2", gpt2, {"gpt2": gpt2})
+
+
+@pytest.mark.parametrize("seq_len", [0, -1])
+def test_rows_have_at_least_one_token(seq_len):
+    with pytest.raises(InputError, match=f"seq_len is {seq_len}; it must be 1 or more"):
+        summarise(PRESETS["gpt2-tiny"], seq_len)

@@ -134,7 +134,8 @@ def write_shards(
     `min_valid`, those with the next smallest hashes are held out too; that many documents wait in memory and, where
     they are not held out after all, are written out of order.
 
-    A killed run leaves no manifest: run it again, and it starts clean.
+    A failed run leaves nothing new, and finished shards as they were. A killed one may leave a folder without manifest:
+    run it again, and it starts clean.
 
     Args:
         documents: texts, or sequences of ids that belong to `tokenizer`'s vocabulary. Documents that give no id are
@@ -161,15 +162,18 @@ def write_shards(
     folder = Path(folder)
     if (folder / MANIFEST).exists() and not overwrite:
         raise InputError(f"{folder} holds finished shards; open them, or overwrite=True to make them anew")
+    fresh = not os.path.lexists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
         manifest = _write(documents, tokenizer, folder, valid_fraction, min_valid, progress)
         manifest |= {"source": source, "licence": licence}
-        tokenizer.save(folder / "tokenizer")
         _write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-    except OSError as error:
-        raise InputError(f"cannot write shards in {folder} ({error.strerror or error})") from error
+    except BaseException as error:
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write shards in {folder} ({error.strerror or error})") from error
+        raise
     return open_shards(folder)
 
 
@@ -200,9 +204,11 @@ def _write(documents, tokenizer, folder, valid_fraction, min_valid, progress) ->
                 f"a corpus of {outputs['train'].documents + outputs['valid'].documents} documents cannot hold out "
                 f"{min_valid} different ones and train on the rest; give more, or min_valid=0"
             )
-        for name in SPLITS:
-            for kind in ("tokens", "ends"):
-                os.replace(work / f"{name}.{kind}", folder / f"{name}.{kind}")
+        tokenizer.save(work / "tokenizer")
+        (folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are gone
+        shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+        for name in ("tokenizer", *(f"{name}.{kind}" for name in SPLITS for kind in ("tokens", "ends"))):
+            os.replace(work / name, folder / name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return {

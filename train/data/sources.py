@@ -233,7 +233,7 @@ def _record(path: Path, number: int, line: str, field: str) -> str:
     if isinstance(record, str):
         return record
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
-        keys = nearest(field, record) if isinstance(record, dict) else ""
+        keys = nearest(field, record) if isinstance(record, dict) and field not in record else ""
         raise InputError(f'{path} line {number} has no text in field "{field}"{keys}')
     return record[field]
 

@@ -8,6 +8,7 @@ A step counts once Orbax has finished it: renamed to its number on a disk, marke
 """
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,14 @@ def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
         raise InputError(f"{where}: no such folder; this checkpoint holds no parameters")
     import orbax.checkpoint as ocp
 
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what fails is raised, in one line
     abstract = model.init_shapes()
     with ocp.StandardCheckpointer() as checkpointer:
         try:
             stored = checkpointer.metadata(where).item_metadata.tree
             found = {name: tuple(leaf.shape) for name, leaf in flatten(stored).items()}
         except (ValueError, OSError, AttributeError, KeyError) as error:
-            raise InputError(f"{where}: is no sound checkpoint: {' '.join(str(error).split())[:200]}") from None
+            raise InputError(damaged(where, error)) from None
         wanted = {name: leaf.shape for name, leaf in flatten(abstract).items()}
         report(
             {
@@ -75,7 +77,16 @@ def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
             ),
             abstract,
         )
-        return model, checkpointer.restore(where, target)
+        try:
+            return model, checkpointer.restore(where, target)
+        except Exception as error:  # Orbax and its array store raise many kinds for damaged files
+            raise InputError(damaged(where, error)) from None
+
+
+def damaged(where: epath.Path, error: Exception) -> str:
+    """The line for parameters that Orbax cannot read."""
+    said = " ".join(str(error).split())[:200]
+    return f"{where}: its files are damaged or missing; name another step's folder, or copy it anew ({said})"
 
 
 def load_config(path: epath.Path) -> ModelConfig:
