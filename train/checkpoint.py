@@ -60,8 +60,8 @@ class Checkpoints:
             raise InputError(f"cannot keep checkpoints in {self.folder} ({error.strerror or error})") from error
         except ValueError as error:  # a damaged metrics file of a step
             raise InputError(
-                f"a checkpoint in {self.folder} is damaged; delete the newest step's folder to go on from the one before "
-                f"it: {_line(error)}"
+                f"a checkpoint in {self.folder} is damaged; delete the newest step's folder to go on from the one "
+                f"before it: {_line(error)}"
             ) from error
 
     def latest(self) -> int | None:
