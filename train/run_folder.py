@@ -78,7 +78,8 @@ class RunFolder:
             if changes:
                 told = "; ".join(changes)
                 raise InputError(
-                    f"{self.path} was started with other settings: {told}; undo them, or take another folder"
+                    f"{self.path} was started with other settings: {told}; undo them, or take another folder "
+                    "(start_from goes on from this one's parameters)"
                 )
         config.save(path)
 

@@ -33,7 +33,9 @@ def make_schedule(config: TrainConfig) -> optax.Schedule:
     total, warmup, decay = config.steps, config.warmup_steps, config.decay_steps
     peak, floor = config.learning_rate, config.learning_rate * config.final_fraction
     if warmup >= total:
-        raise InputError(f"warmup_steps is {warmup} but the run has {total} steps; it must be below {total}")
+        raise InputError(
+            f"warmup_steps is {warmup} but the run has {total} steps; it must be below {total}: give warmup_steps too"
+        )
     begin = max(warmup - 1, 0)
     if config.schedule == "warmup_stable_decay":
         if warmup + decay > total:

@@ -27,7 +27,7 @@ class Generation:
         lengths: int32 [B], tokens of each row, the stop token not counted.
         log_probs: float32 [B, max_new_tokens], of each token under the model before temperature and filters; 0 after
             the stop.
-        texts: one string a row, or None without a tokenizer.
+        texts: what follows each prompt, or None without a tokenizer.
     """
 
     tokens: np.ndarray
@@ -76,7 +76,7 @@ def generate(
         )
     if max_new_tokens < 1:
         raise InputError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
-    tokens, mask = _as_batch(prompts, padding_mask, tokenizer, config.vocab_size)
+    tokens, mask, rows = _as_batch(prompts, padding_mask, tokenizer, config.vocab_size)
     batch, length = tokens.shape
     if length + max_new_tokens > config.max_positions:
         raise InputError(
@@ -106,7 +106,10 @@ def generate(
     out, lengths = np.asarray(out), np.asarray(lengths)
     texts = None
     if tokenizer is not None:
-        texts = [tokenizer.decode(row[:count].tolist()) for row, count in zip(out, lengths, strict=True)]
+        texts = [
+            _continuation(tokenizer, prompt, row[:count].tolist())
+            for prompt, row, count in zip(rows, out, lengths, strict=True)
+        ]
     return Generation(out, lengths, np.asarray(log_probs), texts)
 
 
@@ -164,8 +167,8 @@ def decode(params, logits, cache: Cache, keys, *, model: Model, sampling: Sampli
     return tokens, log_probs, lengths
 
 
-def _as_batch(prompts, padding_mask, tokenizer, vocab_size) -> tuple[jax.Array, jax.Array]:
-    """Tokens int32 [B, T] and mask [B, T]; lists are padded on the left to the longest."""
+def _as_batch(prompts, padding_mask, tokenizer, vocab_size) -> tuple[jax.Array, jax.Array, list[list[int]]]:
+    """Tokens int32 [B, T], mask [B, T], and the real ids of each row; lists are padded on the left to the longest."""
     if hasattr(prompts, "ndim"):
         tokens = np.asarray(prompts)
         mask = np.ones(tokens.shape, np.int32) if padding_mask is None else np.asarray(padding_mask)
@@ -188,7 +191,13 @@ def _as_batch(prompts, padding_mask, tokenizer, vocab_size) -> tuple[jax.Array, 
         worst = max(row, key=lambda token: (token < 0, token))
         if not 0 <= worst < vocab_size:
             raise InputError(f"prompt {i} holds id {worst}, outside the vocabulary: 0 to {vocab_size - 1}")
-    return jnp.asarray(tokens, jnp.int32), jnp.asarray(mask, jnp.int32)
+    return jnp.asarray(tokens, jnp.int32), jnp.asarray(mask, jnp.int32), rows
+
+
+def _continuation(tokenizer: Any, prompt: list[int], new: list[int]) -> str:
+    """The text that `new` adds to the prompt's: decoded alone, a first piece would lose the space before it."""
+    before, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + new)
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(new)
 
 
 def _ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:

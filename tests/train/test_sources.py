@@ -229,6 +229,12 @@ def test_parts_join_to_the_whole(lines, limit):
     assert all(limit <= len(part) < 2 * limit + 9 for part in parts[:-1])
 
 
+def test_a_small_text_file_is_many_documents(tmp_path):
+    (tmp_path / "small.txt").write_text("\n\n".join(["one line of some words"] * 1200))
+    documents = list(sources.text_file(tmp_path / "small.txt"))
+    assert len(documents) > 20 and "".join(documents) == (tmp_path / "small.txt").read_text()
+
+
 def test_gutenberg_licences_are_dropped():
     text = "Licence\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\nOne\nTwo\n*** END OF THIS PROJECT\nLicence\n"
     assert list(sources.strip_gutenberg(text.splitlines(keepends=True))) == ["One\n", "Two\n"]

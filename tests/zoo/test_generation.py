@@ -97,6 +97,19 @@ def test_texts_have_one_bos_and_never_an_id_past_the_tokenizer(made):
     assert out.texts == ids.texts and out.texts[0] == "".join(str(i) for i in out.tokens[0, : out.lengths[0]])
 
 
+class Spaced(ThreeOfVocabulary):
+    """Words of one digit; a text has spaces between words and none before the first, as SentencePiece decodes."""
+
+    def decode(self, ids):
+        return " ".join(str(token) for token in ids)
+
+
+def test_texts_keep_the_space_between_the_prompt_and_what_follows(made):
+    model, params = made
+    out = zoo.generate(model, params, ["123"], max_new_tokens=NEW, tokenizer=Spaced(), stop_ids=())
+    assert out.texts[0] == "".join(f" {token}" for token in out.tokens[0])
+
+
 @pytest.mark.parametrize(
     "prompts, settings, message",
     [

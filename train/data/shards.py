@@ -161,7 +161,7 @@ def write_shards(
         raise InputError(f"min_valid {min_valid} is negative; 0 holds nothing out beyond valid_fraction")
     folder = Path(folder)
     if (folder / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{folder} holds finished shards; open them, or overwrite=True to make them anew")
+        raise InputError(f"{folder} holds finished shards; open them, or make them anew (overwrite=True, --overwrite)")
     fresh = not os.path.lexists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -191,7 +191,9 @@ def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
         if value != back.to_dict()[field]:
             faults.append(f"{field}={value!r}")
     if faults:
-        raise InputError(f"{form.table.name} folders cannot say {', '.join(faults)}")
+        raise InputError(
+            f"{form.table.name} folders cannot say {', '.join(faults)}; keep the run folder, which zoo.load reads"
+        )
     return form, values
 
 

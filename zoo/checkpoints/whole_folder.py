@@ -25,7 +25,7 @@ def whole_folder(final: Path, overwrite: bool) -> Iterator[Path]:
         raise InputError(f"{final}: is a file; name a folder")
     if final.is_dir() and any(final.iterdir()):
         if not overwrite:
-            raise InputError(f"{final}: is not empty; name another folder or pass overwrite=True")
+            raise InputError(f"{final}: is not empty; name another folder or overwrite (overwrite=True, --overwrite)")
         if not (final / "config.json").is_file():
             raise InputError(f"{final}: is not empty and holds no config.json, so it is no checkpoint to overwrite")
     work = None
