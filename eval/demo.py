@@ -53,8 +53,8 @@ def demo(
 
     Args:
         out: where everything goes; the report is out/report.html.
-        size: "full" fetches real text and a real checkpoint; "small" tries the road on made-up text, offline, in about a
-            minute, and its numbers mean nothing.
+        size: "full" fetches real text and a real checkpoint; "small" tries the road on made-up text, offline, in about
+            a minute, and its numbers mean nothing.
         only: networks to run, among bert, gpt, llama and minilm; by default all.
         minutes: about how long it may take on two CPU cores: the steps of pre-training are scaled to it.
 
