@@ -5,6 +5,25 @@ from typing import Any
 
 from train.config import TrainConfig
 
+# Small networks on a few million tokens: many small updates learn faster than few large ones.
+SMALL = TrainConfig(
+    warmup_steps=150,
+    batch_size=8,
+    seq_len=64,
+    learning_rate=2e-3,
+    weight_decay=0.05,
+    beta2=0.98,
+    log_every=20,
+    checkpoint_every=500,
+    keep_last=1,
+    keep_best=0,
+)
+NO_DROPOUT = {"dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0}
+COMMANDS = (
+    "python -m train prepare encyclopedia shakespeare --out data/demo && "
+    "python -m train pretrain runs/{0} --recipe demo-{0} --data data/demo"
+)
+
 
 @dataclass(frozen=True)
 class Recipe:
