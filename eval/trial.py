@@ -12,8 +12,8 @@ from eval import metrics
 from eval.cells import CellKey
 from eval.finetune import FinetuneConfig
 from eval.tasks import Example, Splits
-from train.optimizer import path_name
 from zoo.errors import InputError
+from zoo.partition import path_string
 
 NETWORK_ARMS = ("pretrained", "random")
 BASELINE = "tf-idf"
@@ -122,7 +122,7 @@ def shown_order(trials: Sequence[Trial], baselines: Sequence[CellKey]) -> list[C
 def fingerprint(params: Any) -> str:
     """16 hex digits of the SHA-256 of all parameters, by path: another checkpoint is another experiment."""
     sha = hashlib.sha256()
-    for path, leaf in sorted((path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)):
+    for path, leaf in sorted((path_string(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)):
         array = np.ascontiguousarray(leaf)
         sha.update(f"{path} {array.dtype} {array.shape}\0".encode())
         sha.update(array.tobytes())

@@ -207,12 +207,12 @@ class RunConfig:
         return lines
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes `text` beside `path` and moves it there, so that a reader or a kill never meets half a file."""
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Writes `data` (text as UTF-8) beside `path` and moves it there: a reader or a kill never meets half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -19,6 +19,7 @@ import optax
 from train.config import TrainConfig
 from train.schedule import make_schedule
 from zoo.errors import InputError
+from zoo.partition import path_string
 
 
 class RateState(NamedTuple):
@@ -26,11 +27,6 @@ class RateState(NamedTuple):
 
     count: jax.Array
     learning_rate: jax.Array
-
-
-def path_name(path: tuple) -> str:
-    """A leaf's path as the patterns see it: keys joined by '/', such as "blocks/attention/query/kernel"."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def matches(params: Any, patterns: tuple[str, ...]) -> Any:
@@ -41,12 +37,12 @@ def matches(params: Any, patterns: tuple[str, ...]) -> Any:
     Raises:
         InputError: a pattern that matches no leaf.
     """
-    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    names = [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InputError(f'pattern "{pattern}" matches no parameter; paths look like "{names[0] if names else ""}"')
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: any(fnmatchcase(path_name(path), pattern) for pattern in patterns), params
+        lambda path, _: any(fnmatchcase(path_string(path), pattern) for pattern in patterns), params
     )
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 
 import zoo
-from train.optimizer import path_name
 from train.state import TrainState
 from zoo.errors import InputError
+from zoo.partition import path_string
 
 # Parts of a tree that stay fresh where the checkpoint has none of their shape.
 HEADS = ("lm_head", "masked_lm", "next_sentence", "classifier", "pooler")
@@ -58,4 +58,4 @@ def parameters_of(checkpoint: str, model: Any) -> dict[str, Any]:
 
 
 def _shapes(tree):
-    return {path_name(path): tuple(leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {path_string(path): tuple(leaf.shape) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}

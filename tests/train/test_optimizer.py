@@ -7,8 +7,9 @@ import pytest
 
 import zoo
 from train.config import TrainConfig
-from train.optimizer import make_optimizer, matches, path_name
+from train.optimizer import make_optimizer, matches
 from zoo.errors import InputError
+from zoo.partition import path_string
 
 BASE = zoo.ModelConfig(vocab_size=11, embed_dim=8, num_layers=2, num_heads=2)
 CONFIGS = {
@@ -45,9 +46,9 @@ def test_with_zero_gradients_exactly_the_kernels_move(family, scan):
         for key in path:
             before = before[key.key]
         if np.any(np.asarray(update)):
-            moved.add(path_name(path))
+            moved.add(path_string(path))
             np.testing.assert_allclose(update, -0.05 * before, rtol=1e-6)
-    names = {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    names = {path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
     assert moved == {name for name in names if name.split("/")[-1] == "kernel"}
     assert not any(part in name for name in moved for part in ("norm/", "bias", "embed/"))
     layers = 1 if scan else 2

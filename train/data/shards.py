@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from train.config import write_atomically
 from train.data.holdout import HoldOut
 from train.data.progress import Progress
 from zoo.errors import InputError
@@ -167,7 +168,7 @@ def write_shards(
         folder.mkdir(parents=True, exist_ok=True)
         manifest = _write(documents, tokenizer, folder, valid_fraction, min_valid, progress)
         manifest |= {"source": source, "licence": licence}
-        _write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     except BaseException as error:
         if fresh:
             shutil.rmtree(folder, ignore_errors=True)
@@ -345,15 +346,3 @@ def _check(ids: np.ndarray, vocab_size: int, name: str) -> np.ndarray:
         wrong = int(ids[np.argmax((ids >= vocab_size) | (ids < 0))])
         raise InputError(f"{name} holds id {wrong}, outside the vocabulary of {vocab_size} pieces")
     return ids
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
