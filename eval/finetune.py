@@ -31,7 +31,7 @@ from train.mesh import Driver
 from train.metrics import Pair, accuracy, add, divide
 from train.state import TrainState
 from train.step import make_train_step
-from zoo.config import refuse_unknown
+from zoo.config_checks import refuse_unknown
 from zoo.errors import InputError, nearest
 from zoo.model import Model, with_head
 from zoo.tokenizer import Tokenizer

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from zoo.config import ModelConfig, refuse_unknown
+from zoo.config import ModelConfig
+from zoo.config_checks import refuse_unknown
 from zoo.errors import InputError, nearest
 
 # Fields that may differ when a run folder is continued: they change no drawn number. (What `data` holds is checked by

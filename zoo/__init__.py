@@ -7,9 +7,10 @@
 """
 
 from zoo.cache import Cache
-from zoo.config import LayerConfig, ModelConfig, RotaryScaling
+from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.forward import Output
+from zoo.layer_config import LayerConfig, RotaryScaling
 from zoo.model import Model, with_head
 from zoo.registry import create, list_models
 from zoo.stack import stack_layers, unstack_layers

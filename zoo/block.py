@@ -17,10 +17,11 @@ from flax import struct
 
 from zoo.attention import attend
 from zoo.cache import write
-from zoo.config import LayerConfig, ModelConfig
+from zoo.config import ModelConfig
 from zoo.dropout import at_site, drop
 from zoo.errors import InputError
 from zoo.feed_forward import FeedForward, residual_stddev
+from zoo.layer_config import LayerConfig
 from zoo.masks import Mask
 from zoo.norms import Norm
 from zoo.partition import constrain_stream

@@ -8,61 +8,22 @@ arrays, is validated where it is made, and travels whole. Letters used in shapes
 """
 
 import dataclasses
-import math
-import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from zoo.errors import InputError, nearest
+from zoo.config_checks import (
+    MAX_DIM,
+    MAX_LAYERS,
+    check_types,
+    nearest_divisor,
+    refuse_unknown,
+    require,
+    require_int,
+    require_positive,
+)
+from zoo.layer_config import LayerConfig, RotaryScaling
 
-MAX_LAYERS = 10_000
-MAX_DIM = 1_000_000
 _LIMITS = {"num_layers": MAX_LAYERS, "vocab_size": 100 * MAX_DIM, "max_positions": 100 * MAX_DIM}
-
-
-@dataclass(frozen=True)
-class LayerConfig:
-    """What may differ between the layers of one repeating pattern.
-
-    Attributes:
-        window: None for global attention. A causal query at t sees keys in (t - window, t]; a bidirectional one sees
-            |t - s| <= window // 2 (Beltagy et al. 2020, Longformer, section 3.1).
-        rotary_base: base of the rotary frequencies in this layer; None takes the model's.
-    """
-
-    window: int | None = None
-    rotary_base: float | None = None
-
-
-@dataclass(frozen=True)
-class RotaryScaling:
-    """How rotary frequencies are stretched beyond the trained length.
-
-    Attributes:
-        kind: "linear" divides every frequency by `factor` (Chen et al. 2023, arXiv:2306.15595); "llama3" divides the
-            low ones, keeps the high ones and blends between (Llama 3 technical report, arXiv:2407.21783).
-        factor: the stretch.
-        low_freq_factor, high_freq_factor: llama3 alone: wavelengths above original_max_positions / low_freq_factor are
-            divided, those below original_max_positions / high_freq_factor are kept.
-        original_max_positions: llama3 alone: the trained length, in tokens.
-    """
-
-    kind: Literal["linear", "llama3"]
-    factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
-
-    def __post_init__(self):
-        _check_types(self)
-        _require(self.factor >= 1.0, f"rotary scaling: factor is {self.factor}; it must be at least 1")
-        if self.kind == "llama3":
-            _require(
-                0 < self.low_freq_factor < self.high_freq_factor,
-                f"rotary scaling llama3: low_freq_factor {self.low_freq_factor} must be above 0 and below "
-                f"high_freq_factor {self.high_freq_factor}",
-            )
-            _require_int("rotary scaling llama3: original_max_positions", self.original_max_positions, 1, 100 * MAX_DIM)
 
 
 @dataclass(frozen=True)
@@ -170,75 +131,75 @@ class ModelConfig:
     label_names: tuple[str, ...] = field(default=())
 
     def __post_init__(self):
-        _check_types(self)
+        check_types(self)
         for name in ("vocab_size", "embed_dim", "num_layers", "num_heads", "max_positions"):
-            _require_int(name, getattr(self, name), 1, _LIMITS.get(name, MAX_DIM))
+            require_int(name, getattr(self, name), 1, _LIMITS.get(name, MAX_DIM))
         if self.num_kv_heads is None:
             object.__setattr__(self, "num_kv_heads", self.num_heads)
-        _require_int("num_kv_heads", self.num_kv_heads, 1, MAX_DIM)
+        require_int("num_kv_heads", self.num_kv_heads, 1, MAX_DIM)
         if self.head_dim is None:
-            _require(
+            require(
                 self.embed_dim % self.num_heads == 0,
                 f"num_heads {self.num_heads} does not divide embed_dim {self.embed_dim}; nearest that does: "
-                f"{_nearest_divisor(self.embed_dim, self.num_heads)} (or set head_dim)",
+                f"{nearest_divisor(self.embed_dim, self.num_heads)} (or set head_dim)",
             )
             object.__setattr__(self, "head_dim", self.embed_dim // self.num_heads)
         if self.mlp_dim is None:
             object.__setattr__(self, "mlp_dim", 4 * self.embed_dim)
-        _require_int("head_dim", self.head_dim, 1, MAX_DIM)
-        _require_int("mlp_dim", self.mlp_dim, 1, MAX_DIM)
-        _require(
+        require_int("head_dim", self.head_dim, 1, MAX_DIM)
+        require_int("mlp_dim", self.mlp_dim, 1, MAX_DIM)
+        require(
             self.num_heads % self.num_kv_heads == 0,
             f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}; nearest that does: "
-            f"{_nearest_divisor(self.num_heads, self.num_kv_heads)}",
+            f"{nearest_divisor(self.num_heads, self.num_kv_heads)}",
         )
         object.__setattr__(self, "layer_pattern", tuple(self.layer_pattern))
         object.__setattr__(self, "label_names", tuple(self.label_names))
-        _require(len(self.layer_pattern) > 0, "layer_pattern is empty; it needs at least one LayerConfig()")
-        _require(
+        require(len(self.layer_pattern) > 0, "layer_pattern is empty; it needs at least one LayerConfig()")
+        require(
             self.num_layers % len(self.layer_pattern) == 0,
             f"num_layers {self.num_layers} is no multiple of the layer pattern's length {len(self.layer_pattern)}",
         )
         for layer in self.layer_pattern:
-            _require(isinstance(layer, LayerConfig), f"layer_pattern holds {layer!r}; its entries are LayerConfig()")
-            _check_types(layer)
-            _require_positive(layer, "rotary_base")
+            require(isinstance(layer, LayerConfig), f"layer_pattern holds {layer!r}; its entries are LayerConfig()")
+            check_types(layer)
+            require_positive(layer, "rotary_base")
             if layer.window is not None:
-                _require_int("window", layer.window, 1, 100 * MAX_DIM)
+                require_int("window", layer.window, 1, 100 * MAX_DIM)
         if self.positions == "rotary":
             rotated = self.head_dim if self.rotary_dim is None else self.rotary_dim
-            _require_int("rotary_dim", rotated, 2, self.head_dim)
-            _require(rotated % 2 == 0, f"rotary_dim {rotated} must be even: features are turned in pairs")
+            require_int("rotary_dim", rotated, 2, self.head_dim)
+            require(rotated % 2 == 0, f"rotary_dim {rotated} must be even: features are turned in pairs")
         else:
             based = any(layer.rotary_base is not None for layer in self.layer_pattern)
             for name, given in (("rotary_scaling", self.rotary_scaling), ("rotary_dim", self.rotary_dim)):
-                _require(given is None, f'{name} is set but positions is "{self.positions}"')
-            _require(not based, f'layer_pattern sets rotary_base but positions is "{self.positions}"')
+                require(given is None, f'{name} is set but positions is "{self.positions}"')
+            require(not based, f'layer_pattern sets rotary_base but positions is "{self.positions}"')
         if self.positions == "relative":
             least = 4 if self.visibility != "causal" else 2
-            _require_int("relative_buckets", self.relative_buckets, least, MAX_DIM)
+            require_int("relative_buckets", self.relative_buckets, least, MAX_DIM)
             beyond = self.relative_buckets // 2 + 1
-            _require_int("relative_max_distance", self.relative_max_distance, beyond, 100 * MAX_DIM)
+            require_int("relative_max_distance", self.relative_max_distance, beyond, 100 * MAX_DIM)
         for name in ("position_offset", "token_types", "num_labels"):
-            _require_int(name, getattr(self, name), 0, MAX_DIM)
+            require_int(name, getattr(self, name), 0, MAX_DIM)
         for name in ("rotary_base", "norm_eps", "attention_soft_cap", "logit_soft_cap"):
-            _require_positive(self, name)
-        _require(self.initializer_range >= 0, f"initializer_range is {self.initializer_range}; it must be 0 or more")
+            require_positive(self, name)
+        require(self.initializer_range >= 0, f"initializer_range is {self.initializer_range}; it must be 0 or more")
         for name in ("dropout", "embed_dropout", "attention_dropout", "head_dropout"):
-            _require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
+            require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
         if self.head == "classifier":
-            _require(self.num_labels >= 1, f'head "classifier" needs num_labels of 1 or more, not {self.num_labels}')
-            _require(
+            require(self.num_labels >= 1, f'head "classifier" needs num_labels of 1 or more, not {self.num_labels}')
+            require(
                 not self.label_names or len(self.label_names) == self.num_labels,
                 f"label_names names {len(self.label_names)} labels but num_labels is {self.num_labels}",
             )
         if self.head == "masked_lm":
-            _require(self.visibility == "full", f'head "masked_lm" needs visibility "full", not "{self.visibility}"')
+            require(self.visibility == "full", f'head "masked_lm" needs visibility "full", not "{self.visibility}"')
         if self.next_sentence:
-            _require(self.pooler, "next_sentence reads the pooled token: it needs pooler=True")
+            require(self.pooler, "next_sentence reads the pooled token: it needs pooler=True")
         if self.parallel_block:
-            _require(self.norm_placement == "pre", "parallel_block is defined for norm_placement 'pre' alone")
-            _require(not self.cross_attention, "parallel_block has no place for cross_attention; set one of them alone")
+            require(self.norm_placement == "pre", "parallel_block is defined for norm_placement 'pre' alone")
+            require(not self.cross_attention, "parallel_block has no place for cross_attention; set one of them alone")
 
     @property
     def num_groups(self) -> int:
@@ -282,46 +243,3 @@ class ModelConfig:
             refuse_unknown(plain["rotary_scaling"], RotaryScaling)
             plain["rotary_scaling"] = RotaryScaling(**plain["rotary_scaling"])
         return cls(**plain)
-
-
-def refuse_unknown(given: dict[str, Any], cls: type) -> None:
-    """Raises InputError for the first key of `given` that is no field of the dataclass `cls`."""
-    names = [f.name for f in dataclasses.fields(cls)]
-    for key in given:
-        if key not in names:
-            raise InputError(f'{cls.__name__} has no field "{key}"{nearest(key, names)}')
-
-
-def _check_types(config: Any) -> None:
-    """Closed choices, flags and numbers are what their annotations say; whole numbers are checked with their ranges."""
-    hints = typing.get_type_hints(type(config))
-    for f in dataclasses.fields(config):
-        hint, value = hints[f.name], getattr(config, f.name)
-        where, kinds = f"{type(config).__name__}: {f.name}", typing.get_args(hint) or (hint,)
-        if typing.get_origin(hint) is Literal:
-            if value not in kinds:
-                raise InputError(f'{where} is "{value}"{nearest(value, kinds)}')
-        elif hint is bool:
-            _require(isinstance(value, bool), f"{where} is {value!r}; it must be true or false")
-        elif float in kinds and not (value is None and type(None) in kinds):
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            _require(number, f"{where} is {value!r}; it must be a finite number")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise InputError(message)
-
-
-def _require_positive(config: Any, name: str) -> None:
-    value = getattr(config, name)
-    _require(value is None or value > 0, f"{name} is {value}; it must be above 0")
-
-
-def _require_int(name: str, value: Any, low: int, high: int) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    _require(whole and low <= value <= high, f"{name} is {value!r}; it must be a whole number from {low} to {high}")
-
-
-def _nearest_divisor(whole: int, wanted: int) -> int:
-    return min((d for d in range(1, whole + 1) if whole % d == 0), key=lambda d: (abs(d - wanted), d))

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from zoo.config import ModelConfig, RotaryScaling
+from zoo.config import ModelConfig
+from zoo.layer_config import RotaryScaling
 
 
 def count_real_tokens(

@@ -15,8 +15,8 @@ from tests.golden.recipe import batch, error
 from tests.parity import reference
 from zoo.checkpoints import export, load
 from zoo.checkpoints.settings import ACTIVATIONS as WORDS
-from zoo.config import RotaryScaling
 from zoo.feed_forward import ACTIVATIONS
+from zoo.layer_config import RotaryScaling
 from zoo.packages import CHECKPOINTS, cache_folder
 from zoo.positions import rotary_frequencies
 from zoo.tokenizer import load_tokenizer

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from zoo.block import Attention, Block, Call
-from zoo.config import LayerConfig, ModelConfig
+from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.feed_forward import ACTIVATIONS, FeedForward
+from zoo.layer_config import LayerConfig
 from zoo.masks import Mask
 
 B, T, S, D, N, K, H, F = 2, 4, 7, 6, 4, 2, 3, 10

@@ -11,8 +11,9 @@ from safetensors.numpy import load_file, save_file
 
 import zoo
 from zoo.checkpoints import export, load, load_config
-from zoo.config import ModelConfig, RotaryScaling
+from zoo.config import ModelConfig
 from zoo.errors import InputError
+from zoo.layer_config import RotaryScaling
 from zoo.partition import shardings
 
 SMALL = dict(vocab_size=11, embed_dim=12, num_layers=2, num_heads=3, head_dim=4, mlp_dim=20, max_positions=16)

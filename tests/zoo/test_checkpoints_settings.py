@@ -9,8 +9,8 @@ import zoo
 from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config, read_config
 from zoo.checkpoints.keys import plain_names
 from zoo.checkpoints.placing import flatten
-from zoo.config import LayerConfig, RotaryScaling
 from zoo.errors import InputError
+from zoo.layer_config import LayerConfig, RotaryScaling
 from zoo.registry import PRESETS
 
 # The settings that the published folders hold.

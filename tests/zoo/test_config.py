@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from zoo.config import LayerConfig, ModelConfig, RotaryScaling
+from zoo.config import ModelConfig
 from zoo.errors import InputError
+from zoo.layer_config import LayerConfig, RotaryScaling
 from zoo.registry import PRESETS
 
 

@@ -17,8 +17,8 @@ from zoo import by_hand, forward
 from zoo.attention import attend, masked_softmax
 from zoo.baselines import bigram
 from zoo.block import Attention, Call
-from zoo.config import LayerConfig
 from zoo.embed import look_up
+from zoo.layer_config import LayerConfig
 from zoo.masks import Mask, causal_mask, materialise
 
 THREE_DIGITS = {"rtol": 0, "atol": 5.1e-4}  # the lectures give three digits

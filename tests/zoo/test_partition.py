@@ -10,8 +10,9 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from zoo import partition
-from zoo.config import LayerConfig, ModelConfig
+from zoo.config import ModelConfig
 from zoo.errors import InputError
+from zoo.layer_config import LayerConfig
 
 SMALL = {"vocab_size": 40, "embed_dim": 16, "num_heads": 4, "mlp_dim": 32, "num_layers": 2, "max_positions": 8}
 PATTERN = {"layer_pattern": (LayerConfig(4), LayerConfig())}

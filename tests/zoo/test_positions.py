@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zoo.config import LayerConfig, ModelConfig, RotaryScaling
+from zoo.config import ModelConfig
+from zoo.layer_config import LayerConfig, RotaryScaling
 from zoo.positions import (
     count_real_tokens,
     model_rotary,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import zoo
-from zoo.config import LayerConfig, ModelConfig
+from zoo.config import ModelConfig
+from zoo.layer_config import LayerConfig
 
 ONE = ModelConfig(
     vocab_size=13, embed_dim=8, num_layers=2, num_heads=2, mlp_dim=12, max_positions=16, dropout=0.2, positions="rotary"

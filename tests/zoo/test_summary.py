@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 import zoo
-from zoo.config import LayerConfig, ModelConfig
+from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.explain import MEANINGS, SIZES, differences, explain
+from zoo.layer_config import LayerConfig
 from zoo.registry import PRESETS
 from zoo.summary import count_parameters, forward_flops, summarise
 

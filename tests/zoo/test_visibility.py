@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import zoo
-from zoo.config import LayerConfig, ModelConfig
+from zoo.config import ModelConfig
+from zoo.layer_config import LayerConfig
 
 SIZES = {"vocab_size": 17, "embed_dim": 8, "num_heads": 4, "head_dim": 4, "mlp_dim": 12, "num_layers": 2}
 SIZES |= {"max_positions": 16, "initializer_range": 0.4}

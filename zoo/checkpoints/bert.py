@@ -3,6 +3,7 @@
 from collections.abc import Set
 from typing import Any
 
+from zoo.checkpoints.format import Format
 from zoo.checkpoints.keys import Key, Table, linear, linear_to_heads, norm
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings
 from zoo.config import ModelConfig
@@ -139,3 +140,18 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         out["id2label"] = {str(index): name for index, name in enumerate(names)}
         out["label2id"] = {name: index for index, name in enumerate(names)}
     return out
+
+
+FORMATS = {
+    "bert": Format(
+        table=TABLE,
+        architectures=ARCHITECTURES,
+        read=read_config,
+        write=write_config,
+        read_out=DECODER,
+        token_table="embeddings.word_embeddings.weight",
+        tied=True,
+        bare=("BertModel",),
+        writes=lambda config: config.family == "bert",
+    )
+}

@@ -6,6 +6,7 @@ Both keep their projections as Conv1D, [in, out] and not transposed, with query,
 from collections.abc import Set
 from typing import Any
 
+from zoo.checkpoints.format import Format
 from zoo.checkpoints.keys import Key, Table, linear, norm
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings
 from zoo.config import ModelConfig
@@ -153,3 +154,29 @@ def write_gpt1(config: ModelConfig) -> dict[str, Any]:
         **_published(config),
         "afn": GPT1_PUBLISHED_ACTIVATIONS.get(config.activation, "gelu"),
     }
+
+
+FORMATS = {
+    "gpt2": Format(
+        table=GPT2_TABLE,
+        architectures=ARCHITECTURES,
+        read=read_gpt2,
+        write=write_gpt2,
+        read_out="lm_head.weight",
+        token_table="wte.weight",
+        tied=True,
+        bare=("GPT2Model",),
+        writes=lambda config: config.family == "gpt" and config.norm_placement != "post",
+    ),
+    "openai-gpt": Format(
+        table=GPT1_TABLE,
+        architectures=GPT1_ARCHITECTURES,
+        read=read_gpt1,
+        write=write_gpt1,
+        read_out="lm_head.weight",
+        token_table="tokens_embed.weight",
+        tied=True,
+        bare=("OpenAIGPTModel",),
+        writes=lambda config: config.family == "gpt" and config.norm_placement == "post",
+    ),
+}

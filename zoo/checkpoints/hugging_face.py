@@ -6,8 +6,6 @@
 """
 
 import json
-from collections.abc import Callable, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,71 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from zoo.checkpoints import bert, gpt, llama
-from zoo.checkpoints.keys import Table, match, plain_names, same_bits, to_published
+from zoo.checkpoints.format import Format
+from zoo.checkpoints.keys import match, plain_names, same_bits, to_published
 from zoo.checkpoints.placing import Placing, flatten, nest
 from zoo.checkpoints.safetensors_file import SINGLE, StoredTensor, open_folder, read_json, write_file
 from zoo.checkpoints.settings import Settings
 from zoo.checkpoints.whole_folder import whole_folder
-from zoo.config import LayerConfig, ModelConfig
+from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
+from zoo.layer_config import LayerConfig
 from zoo.model import Model
 from zoo.stack import unstack_layers
 
-
-@dataclass(frozen=True)
-class Format:
-    """How the folders of one model_type are read and written.
-
-    Attributes:
-        table: its key table.
-        architectures: the classes of the reference library that we take; the first is its language model.
-        read: (settings, plain tensor names, architecture or None, tied) -> ModelConfig.
-        write: ModelConfig -> settings.
-        read_out, token_table: plain names of the two tensors that may be tied.
-        tied: what the reference library takes where tie_word_embeddings is not set.
-    """
-
-    table: Table
-    architectures: dict[str, dict[str, Any]]
-    read: Callable[[Settings, Set[str], str | None, bool], ModelConfig]
-    write: Callable[[ModelConfig], dict[str, Any]]
-    read_out: str
-    token_table: str
-    tied: bool
-
-
-FORMATS: dict[str, Format] = {
-    "bert": Format(
-        bert.TABLE,
-        bert.ARCHITECTURES,
-        bert.read_config,
-        bert.write_config,
-        bert.DECODER,
-        "embeddings.word_embeddings.weight",
-        True,
-    ),
-    "gpt2": Format(
-        gpt.GPT2_TABLE, gpt.ARCHITECTURES, gpt.read_gpt2, gpt.write_gpt2, "lm_head.weight", "wte.weight", True
-    ),
-    "openai-gpt": Format(
-        gpt.GPT1_TABLE,
-        gpt.GPT1_ARCHITECTURES,
-        gpt.read_gpt1,
-        gpt.write_gpt1,
-        "lm_head.weight",
-        "tokens_embed.weight",
-        True,
-    ),
-    "llama": Format(
-        llama.TABLE,
-        llama.ARCHITECTURES,
-        llama.read_config,
-        llama.write_config,
-        "lm_head.weight",
-        "embed_tokens.weight",
-        False,
-    ),
-}
+FORMATS: dict[str, Format] = {**bert.FORMATS, **gpt.FORMATS, **llama.FORMATS}
 
 # Fields that a folder need not carry: they steer training or execution and not the numbers of a forward pass.
 NOT_PUBLISHED = (
@@ -173,10 +119,9 @@ def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
         InputError: the family has no folders, or its folders cannot say some field.
     """
     config = config.replace(scan=False, layer_pattern=_shortest(config.layer_pattern))
-    name = {"bert": "bert", "llama": "llama", "gpt": "openai-gpt" if config.norm_placement == "post" else "gpt2"}
-    if config.family not in name:
-        raise InputError(f'family "{config.family}" has no published folder layout{nearest(config.family, name)}')
-    form = FORMATS[name[config.family]]
+    form = next((form for form in FORMATS.values() if form.writes(config)), None)
+    if form is None:
+        raise InputError(f'family "{config.family}" has no published folder layout{nearest(config.family, FORMATS)}')
     values = form.write(config)
     names = {form.read_out} if config.head == "lm" and not config.tie_embeddings else set()
     names |= {"pooler.dense.weight"} if config.pooler else set()
@@ -219,8 +164,8 @@ def export(
         array = np.asarray(jax.device_get(flat[path]))
         return array if number_type is None else array.astype(number_type)
 
-    backbone = values["architectures"][0] in ("BertModel", "GPT2Model", "OpenAIGPTModel", "LlamaModel")
-    tensors = to_published(form.table, get, set(flat), config.num_layers, "" if backbone else form.table.prefix)
+    prefix = "" if values["architectures"][0] in form.bare else form.table.prefix
+    tensors = to_published(form.table, get, set(flat), config.num_layers, prefix)
     kinds = {str(array.dtype) for array in tensors.values()}
     values["torch_dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
     for name in ("bos", "eos", "pad"):

@@ -3,6 +3,7 @@
 from collections.abc import Set
 from typing import Any
 
+from zoo.checkpoints.format import Format
 from zoo.checkpoints.keys import Key, Table, linear, linear_to_heads
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings, published_rotary
 from zoo.config import ModelConfig
@@ -98,3 +99,18 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "initializer_range": config.initializer_range,
         "tie_word_embeddings": config.tie_embeddings,
     }
+
+
+FORMATS = {
+    "llama": Format(
+        table=TABLE,
+        architectures=ARCHITECTURES,
+        read=read_config,
+        write=write_config,
+        read_out="lm_head.weight",
+        token_table="embed_tokens.weight",
+        tied=False,
+        bare=("LlamaModel",),
+        writes=lambda config: config.family == "llama",
+    )
+}

@@ -6,8 +6,8 @@ family's reader takes what it understands, says which values of the rest it acce
 
 from typing import Any
 
-from zoo.config import RotaryScaling
 from zoo.errors import InputError, nearest
+from zoo.layer_config import RotaryScaling
 
 # Settings of every family that do not change the numbers of a forward pass.
 HARMLESS = frozenset(

@@ -3,7 +3,8 @@
 References: Touvron et al. 2023 (arXiv:2302.13971 and 2307.09288), Llama Team 2024 (arXiv:2407.21783).
 """
 
-from zoo.config import ModelConfig, RotaryScaling
+from zoo.config import ModelConfig
+from zoo.layer_config import RotaryScaling
 
 LLAMA = ModelConfig(
     family="llama",
