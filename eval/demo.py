@@ -23,7 +23,6 @@ from typing import Any, Literal
 import jax
 
 from eval import made_up, report, report_files, tasks, transfer
-from eval.cells import write_atomically
 from eval.demo_config import PLANNED_MINUTES, SIZES, DemoConfig, OwnNetwork
 from eval.live import Live
 from eval.plots import LossCurve
@@ -35,10 +34,14 @@ from train.config import RunConfig
 from train.data import shards, sources
 from train.progress import clock
 from train.vocabulary import train_vocabulary
+from zoo.atomic_file import write_atomically
 from zoo.checkpoints import run_folder
 from zoo.errors import InputError
+from zoo.output_folder import require_folder
 from zoo.packages import CHECKPOINTS
 from zoo.tokenizer import Tokenizer, load_tokenizer
+
+SMALL_NOTE = "Size small: tiny networks on made-up text, to try the road. Its numbers mean nothing."
 
 
 def demo(
@@ -64,7 +67,10 @@ def demo(
     """
     keep_compiled()
     config = SIZES[size].only(only).scaled(minutes)
-    run(config, out, load_task=made_up.load if size == "small" else tasks.load)
+    if size == "small":
+        run(config, out, load_task=made_up.load, notes=(SMALL_NOTE,))
+    else:
+        run(config, out)
 
 
 def run(
@@ -74,6 +80,7 @@ def run(
     load_task: Callable[[str], Splits] = tasks.load,
     devices: Sequence[jax.Device] | None = None,
     say: Callable[[str], None] | None = None,
+    notes: Sequence[str] = (),
 ) -> report.Report:
     """Runs all stages, or what is left of them.
 
@@ -83,14 +90,18 @@ def run(
         load_task: gives the splits of a task by name.
         devices: for fine-tuning; None takes all.
         say: prints a line; None for standard output.
+        notes: what must be known before any number is read: printed first and last, and put into the report.
 
     Raises:
         InputError: no network, no disk space, a fault in the data: one line; what is finished stays.
     """
     if not config.own and config.real is None:
         raise InputError("the demonstration has no network to show")
+    require_folder(out)
     out, live = Path(out), Live(say)
     stages = Stages(out, config, live)
+    for note in notes:
+        live.line(note)
 
     # ---- Data ------------------------------------------------------------------------------------------------------
     with stages("fetch", "Texts, tasks and checkpoint"):
@@ -140,10 +151,13 @@ def run(
             title="What pre-training bought",
             protocol=_protocol(config, tested, whole, trials, outcome, stages),
             pretraining=curves,
+            notes=notes,
         )
         report_files.write(made, out)
     live.line("")
     live.line("; ".join(stages.told()))
+    for note in made.notes:
+        live.line(note)
     live.line(f"\nReport: {out / 'report.html'}")
     for line in made.headline:
         live.line(line)
@@ -173,7 +187,7 @@ class Stages:
         if not (self.reused and name in self.seconds):
             self.seconds[name] = time.perf_counter() - began
         plain = {"config": self.config, "seconds": self.seconds}
-        write_atomically(self.path, (json.dumps(plain, indent=1) + "\n").encode())
+        write_atomically(self.path, json.dumps(plain, indent=1) + "\n")
 
     def told(self) -> list[str]:
         """ "bert 2:31" for each stage of this run."""

@@ -88,18 +88,18 @@ class DemoConfig:
 
     own: tuple[OwnNetwork, ...]
     real: RealNetwork | None = None
-    text_tasks: tuple[str, ...] = ("20newsgroups", "reuters-r8")
+    text_tasks: tuple[str, ...] = ("reuters-r8",)
     extra_text: tuple[str, ...] = ()
     also_fetch: tuple[str, ...] = ()
-    vocab_size: int = 4096
+    vocab_size: int = 2048
     vocab_chunks: int = 60_000
     shape: tuple[tuple[str, Any], ...] = (
         ("embed_dim", 128),
         ("num_layers", 2),
         ("max_positions", 64),
     )
-    own_task: str = "20newsgroups"
-    labels: tuple[int, ...] = (100, 400)
+    own_task: str = "reuters-r8"
+    labels: tuple[int, ...] = (32, 100)
     seeds: tuple[int, ...] = (0, 1, 2)
     test_limit: int = 1000
     validation_limit: int = 500

@@ -72,6 +72,8 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfi
     """
     if not examples:
         raise InputError("there is no example to encode")
+    if config.image_size:
+        raise InputError("examples are texts, and this model reads images")
     if not 1 <= max_length <= config.max_positions:
         raise InputError(f"max_length is {max_length}; this model reads 1 to {config.max_positions} tokens")
     if tokenizer.vocab_size > config.vocab_size:

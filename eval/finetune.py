@@ -58,7 +58,7 @@ class FinetuneConfig:
         warmup_fraction: share of the updates in which the rate rises to its peak.
         schedule: after the warm-up, "linear" falls to 0 at the last update, "constant" stays.
         weight_decay: on every kernel, decoupled.
-        clip_norm: greatest global norm of the gradient; None for no clipping.
+        clip_norm: greatest global norm of the gradient; 0 or None for no clipping.
         dropout: of embeddings, attention, residual updates and the pooled row; None keeps the checkpoint's own.
         max_length: tokens a row, special pieces included; longer texts lose their end.
         pooling: what the head reads: "cls", "mean" or "last"; "auto" is the mean for models that see both ways, else
@@ -93,7 +93,8 @@ class FinetuneConfig:
         _require(0 <= warmup < 1, f"warmup_fraction is {warmup}; it must be from 0 to below 1")
         _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}; it must be 0 or more")
         clip, dropout = self.clip_norm, self.dropout
-        _require(clip is None or clip > 0, f"clip_norm is {clip}; it must be above 0, or None")
+        _require(not clip or clip > 0, f"clip_norm is {clip}; it must be 0 or more")
+        object.__setattr__(self, "clip_norm", clip or None)
         _require(dropout is None or 0 <= dropout < 1, f"dropout is {dropout}; it must be from 0 to below 1, or None")
 
     def replace(self, **changes: Any) -> "FinetuneConfig":

@@ -48,6 +48,11 @@ def confusion(predictions, labels, num_labels: int, weights=None) -> np.ndarray:
     return flat.reshape(num_labels, num_labels).astype(np.int64)
 
 
+def spoken_name(metric: str) -> str:
+    """How people write a metric: `macro-F1`."""
+    return {"macro_f1": "macro-F1"}.get(metric, metric.replace("_", " "))
+
+
 def accuracy(counts: np.ndarray) -> float:
     """Right answers over examples.
 

@@ -120,6 +120,7 @@ class Report:
     results: tuple[Result, ...]
     comparisons: tuple[Comparison, ...]
     pretraining: tuple[LossCurve, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -163,6 +164,7 @@ def build(
     machine: Mapping[str, str] | None = None,
     versions: Mapping[str, str] | None = None,
     pretraining: Sequence[LossCurve] = (),
+    notes: Sequence[str] = (),
     created: str | None = None,
 ) -> Report:
     """Computes a report from finished cells.
@@ -175,6 +177,7 @@ def build(
             module are added to it.
         machine, versions: None for `machine_facts()` and `version_facts()`.
         pretraining: loss curves of the networks that were pre-trained here.
+        notes: what must be known before any number is read; too few seeds are noted here.
         created: time stamp; None for now.
 
     Raises:
@@ -202,6 +205,7 @@ def build(
         results=results,
         comparisons=comparisons,
         pretraining=tuple(pretraining),
+        notes=(*notes, *_few_seeds(cells)),
     )
 
 
@@ -352,6 +356,14 @@ def _headline(
     return first, second, f"Pre-trained against TF-IDF, {baseline}. {len(cells)} cells took {minutes:.1f} minutes."
 
 
+def _few_seeds(cells: Sequence[Cell]) -> list[str]:
+    count = len({cell.key.seed for cell in cells})
+    if count > 2:
+        return []
+    seeds, why = ("one seed", "there is no interval") if count == 1 else ("two seeds", "their intervals are very wide")
+    return [f"Only {seeds}: {why}, and next to nothing can be decided; three or more are needed."]
+
+
 def _tally(comparisons: Sequence[Comparison]) -> str:
     counts = {verdict: sum(c.verdict == verdict for c in comparisons) for verdict in ("better", "worse", "undecided")}
     return ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
@@ -364,6 +376,11 @@ def spoken(interval: Interval) -> str:
         return f"{interval.mean:+.3f} (no interval, {seeds})"
     level = f"{100 * interval.level:.0f} % interval"
     return f"{interval.mean:+.3f} ({level} {interval.low:+.3f} to {interval.high:+.3f}, {seeds})"
+
+
+def difference_name(c: Comparison) -> str:
+    """How a table names a difference: `minilm pre-trained minus random start`."""
+    return f"{c.network} {ARM_WORDS['pretrained']} minus {ARM_WORDS[c.against]}"
 
 
 def arm_name(network: str, arm: str) -> str:

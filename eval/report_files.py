@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from eval import plots
-from eval.cells import write_atomically
-from eval.report import Comparison, Report, Result, arm_name
+from eval.metrics import spoken_name
+from eval.report import Comparison, Report, Result, arm_name, difference_name
 from eval.statistics import Interval
+from zoo.atomic_file import write_atomically
 
 SCHEMA = "oneblock.report/1"
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -33,9 +34,9 @@ def write(report: Report, folder: str | Path) -> Path:
     for name, png in pictures.items():
         write_atomically(folder / "plots" / f"{name}.png", png)
     write_atomically(folder / "predictions.npz", _predictions(report))
-    write_atomically(folder / "report.json", (json.dumps(as_dict(report), indent=1, allow_nan=False) + "\n").encode())
-    write_atomically(folder / "report.md", markdown(report).encode())
-    write_atomically(folder / "report.html", page(report, pictures).encode())
+    write_atomically(folder / "report.json", json.dumps(as_dict(report), indent=1, allow_nan=False) + "\n")
+    write_atomically(folder / "report.md", markdown(report))
+    write_atomically(folder / "report.html", page(report, pictures))
     return folder / "report.html"
 
 
@@ -68,7 +69,7 @@ def draw(report: Report) -> dict[str, bytes]:
             points.append((result.labels, result.metrics[task.main_metric]))
         curves = [plots.Curve(*key, tuple(sorted(points, key=lambda point: point[0]))) for key, points in rows.items()]
         pictures[f"curve-{_slug(task.name)}"] = plots.learning_curve(
-            curves, title=task.title, metric=_spaced(task.main_metric), networks=report.networks
+            curves, title=task.title, metric=spoken_name(task.main_metric), networks=report.networks
         )
     titles = {task.name: task.title for task in report.tasks}
     for against, words in (("random", "random start"), ("tf-idf", "TF-IDF")):
@@ -80,7 +81,8 @@ def draw(report: Report) -> dict[str, bytes]:
             if c.against == against
         ]
         if rows:
-            names = " or ".join(dict.fromkeys(_spaced(c.metric) for c in report.comparisons if c.against == against))
+            measured = dict.fromkeys(c.metric for c in report.comparisons if c.against == against)
+            names = " or ".join(map(spoken_name, measured))
             pictures[f"differences-{against}"] = plots.differences(
                 rows, title=f"Pre-trained minus {words}", metric=names, networks=report.networks
             )
@@ -102,7 +104,7 @@ def page(report: Report, pictures: dict[str, bytes]) -> str:
         pictures={name: base64.b64encode(png).decode() for name, png in pictures.items()},
         tables={task.name: table(report, task.name) for task in report.tasks},
         slug=_slug,
-        spaced=_spaced,
+        spaced=spoken_name,
         score=_score,
         signed=_signed,
         ends=_ends,
@@ -113,10 +115,12 @@ def page(report: Report, pictures: dict[str, bytes]) -> str:
 
 def markdown(report: Report) -> str:
     """Tables for a README or an issue."""
-    lines = [f"# {report.title}", "", *(f"- {line}" for line in report.headline), ""]
+    lines = [f"# {report.title}", ""]
+    lines += [part for note in report.notes for part in (f"**{note}**", "")]
+    lines += [*(f"- {line}" for line in report.headline), ""]
     for task in report.tasks:
         budgets, rows = table(report, task.name)
-        lines += [f"## {task.title}: {_spaced(task.main_metric)}", ""]
+        lines += [f"## {task.title}: {spoken_name(task.main_metric)}", ""]
         lines += _markdown_table(
             ["", *(f"{budget:,} labels" for budget in budgets)],
             [[name, *(_score(r and r.metrics[task.main_metric]) for r in results)] for name, results in rows],
@@ -142,10 +146,9 @@ def table(report: Report, task: str) -> tuple[list[int], list[tuple[str, list[Re
 
 
 def _comparison_row(c: Comparison) -> list[str]:
-    other = "random start" if c.against == "random" else "TF-IDF"
     d = c.difference
     return [
-        f"{c.network} minus {other}",
+        difference_name(c),
         f"{c.labels:,}",
         _signed(d.interval.mean),
         _ends(d.interval),
@@ -175,10 +178,6 @@ def _predictions(report: Report) -> bytes:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name)
-
-
-def _spaced(metric: str) -> str:
-    return {"macro_f1": "macro-F1"}.get(metric, metric.replace("_", " "))
 
 
 def _score(interval: Interval | None) -> str:

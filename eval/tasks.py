@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from eval import readers
+from eval import columns, readers
 from eval.catalogue import TASKS, Task, get
 from eval.splits import fraction, group_keys, normalise
 from zoo.errors import InputError, nearest
@@ -92,8 +92,8 @@ def load(task: str | Task, folder: str | Path | None = None) -> Splits:
 
 def from_file(
     path: str | Path,
-    text: str = "sentence",
-    label: str = "y",
+    text: str = "",
+    label: str = "",
     *,
     text_b: str | None = None,
     labels: Sequence[str] = (),
@@ -105,7 +105,7 @@ def from_file(
 
     Args:
         path: the file, one labelled text a row.
-        text, label: names of its columns.
+        text, label: names of its columns; "" takes the one that can be it (`eval.columns`).
         text_b: the column of the second text, for pairs.
         labels: label names in order; () takes those of the file, in numerical order if all are whole numbers and in
             alphabetical order otherwise.
@@ -117,6 +117,8 @@ def from_file(
         Splits, whose task is named after the file.
     """
     path = Path(path)
+    table = readers.read_table(path, readers.format_of(path), encoding=encoding)
+    text, label = columns.find(table, text, label, text_b)
     task = Task(
         name=path.stem,
         title=path.name,
@@ -130,8 +132,6 @@ def from_file(
         encoding=encoding,
     )
     if not labels:
-        table = readers.read_table(path, task.reader, encoding=encoding)
-        table.require(label)
         names = {row[label].strip() for row in table.rows if row.get(label, "").strip()}
         if len(names) > 50 and 2 * len(names) > len(table.rows):
             raise InputError(

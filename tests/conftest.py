@@ -49,6 +49,8 @@ for name in ("no_proxy", "NO_PROXY"):
 
 # tests/parity compares with the reference library, which `make parity` alone installs.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["parity"]
+# tests/soak takes gigabytes and minutes: `make soak`.
+collect_ignore += [] if os.environ.get("ONEBLOCK_SOAK") else ["soak"]
 
 
 def pytest_configure(config):

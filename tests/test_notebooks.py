@@ -128,20 +128,48 @@ def install_cell() -> str:
     return cell.source
 
 
-@pytest.mark.parametrize("absent", [{"sentencepiece", "grain", "zoo"}, {"zoo"}, {"tyro"}])
-def test_install_cell_keeps_the_jax_that_is_there(absent, monkeypatch, tmp_path):
+def test_install_cell_needs_what_the_package_needs():
+    import ast
+    import tomllib
+
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+    (needed,) = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(install_cell()).body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "NEEDED"
+    ]
+    assert sorted(needed) == sorted(project["dependencies"])
+
+
+@pytest.mark.parametrize(
+    "absent, old",
+    [
+        ({"sentencepiece", "grain", "zoo"}, set()),
+        ({"zoo"}, {"safetensors", "orbax-checkpoint"}),
+        ({"tyro"}, set()),
+        (set(), {"flax", "jax", "numpy"}),
+    ],
+)
+def test_install_cell_keeps_the_jax_that_is_there(absent, old, monkeypatch, tmp_path):
+    import importlib.metadata
     import importlib.util
     import subprocess
     import sys
 
-    import jax
 
-    calls, find = [], importlib.util.find_spec
+    calls, find, version = [], importlib.util.find_spec, importlib.metadata.version
+    jax_version, numpy_version = ("0.0.9" if name in old else version(name) for name in ("jax", "numpy"))
 
     def record(command, check):
         pins = [Path(command[i + 1]).read_text() for i, word in enumerate(command) if word == "--constraint"]
         calls.append((command[1:4], command[4:], "".join(pins), check))
 
+    def version_of(package):
+        if package in absent:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "0.0.9" if package in old else version(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else find(name))
     monkeypatch.setattr(subprocess, "run", record)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -152,8 +180,9 @@ def test_install_cell_keeps_the_jax_that_is_there(absent, monkeypatch, tmp_path)
         if "--no-deps" in what:
             assert what == ["--quiet", "--no-deps", "git+https://github.com/oneblock/oneblock"]
         else:
-            assert f"jax=={jax.__version__}\n" in pins and f"numpy=={np.__version__}\n" in pins
+            assert f"jax=={jax_version}\n" in pins and f"numpy=={numpy_version}\n" in pins and "\nflax==" in pins
             assert not any(word.startswith("jax") for word in what)
-    assert len(calls) == ("zoo" in absent) + bool(absent - {"zoo"})
+    wanted = (absent | old) - {"zoo", "jax", "flax", "numpy"}
+    assert len(calls) == ("zoo" in absent) + bool(wanted)
     installed = [word.split(">")[0] for _, what, _, _ in calls for word in what if ">=" in word]
-    assert set(installed) == absent - {"zoo"}
+    assert set(installed) == wanted

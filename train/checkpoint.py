@@ -13,12 +13,13 @@ what another wrote.
 
 import base64
 import errno
-import logging
 import math
 from pathlib import Path
 from typing import Any
 
 from train.state import TrainState
+from zoo.checkpoints.orbax_quiet import quiet_logs, quiet_restore
+from zoo.checkpoints.run_folder import check_shapes, damaged
 from zoo.errors import InputError
 
 FORMAT = "oneblock-run-1"
@@ -38,7 +39,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
         from orbax.checkpoint import checkpoint_managers as managers
 
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what fails is raised, in one line
+        quiet_logs()
         policies = [managers.LatestN(keep_last)]
         if keep_best:
             policies.append(managers.BestN(get_metric_fn=_valid_loss, reverse=True, n=keep_best))
@@ -130,21 +131,19 @@ class Checkpoints:
             raise InputError(
                 f"{self.folder / str(step)} holds parameters but no training state; start a new run with start_from"
             )
+        remedy = f"delete {self.folder / str(step)} to go on from the step before it"
+        check_shapes(self.folder / str(step) / "params", abstract.params, "the model of config.json", remedy)
         rest = {"step": abstract.step, "opt_state": abstract.opt_state, "key": abstract.key}
         try:
-            found = self._manager.restore(
-                step,
-                args=args.Composite(
-                    params=args.StandardRestore(abstract.params),
-                    state=args.StandardRestore(rest),
-                    meta=args.JsonRestore(),
-                ),
+            wanted = args.Composite(
+                params=args.StandardRestore(abstract.params),
+                state=args.StandardRestore(rest),
+                meta=args.JsonRestore(),
             )
+            with quiet_restore():
+                found = self._manager.restore(step, args=wanted)
         except Exception as error:  # Orbax and its array store raise many kinds for damaged files
-            raise InputError(
-                f"{self.folder / str(step)} cannot be restored; undo edits of config.json, or, where its files are "
-                f"damaged, delete that folder to go on from the step before it: {_line(error)}"
-            ) from error
+            raise InputError(damaged(self.folder / str(step), error, remedy)) from error
         state = TrainState(params=found["params"], **found["state"])
         return state, found["meta"]
 

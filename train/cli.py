@@ -7,18 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import docstring_parser
 import tyro
 
 from train.config import RunConfig, TrainConfig
+from train.recipes import RECIPES
+from train.recipes import find as find_recipe
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
+from zoo.output_folder import require_folder
 
 
 def prepare(
     corpus: tuple[str, ...],
     /,
     *,
-    out: Path,
+    out: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="(required)")] = None,
     vocab_size: int = 8192,
     kind: Literal["unigram", "bpe"] = "unigram",
     normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "identity"] = "nmt_nfkc",
@@ -37,8 +41,8 @@ def prepare(
         kind: how the vocabulary is learnt.
         normalization: of the text; nmt_nfkc_cf also folds case, identity keeps every character.
         tokenizer: use this one (a file, folder, run or shard folder) and learn none.
-        valid_fraction: share of documents held out.
-        min_valid: at least so many of them.
+        valid_fraction: share of documents held out for validation.
+        min_valid: hold out at least so many documents; 0 allows none.
         text_field: where the text of a .jsonl record is.
         overwrite: replace finished shards.
 
@@ -47,14 +51,18 @@ def prepare(
         python -m train prepare my-texts/ --out data/mine --vocab-size 16000
         python -m train prepare more.jsonl --out data/more --tokenizer data/mine
     """
-    from train.data.shards import MANIFEST, write_shards
+    from train.data.shards import MANIFEST, check_held_out, write_shards
     from train.data.sources import corpus as find_corpus
     from train.vocabulary import train_vocabulary
     from zoo.tokenizer import load_tokenizer
 
+    text = find_corpus(*corpus, field=text_field)
+    if out is None:
+        raise InputError('missing --out for "train prepare": the shard folder to make, such as --out data/mine')
+    require_folder(out)
     if (out / MANIFEST).exists() and not overwrite:
         raise InputError(f"{out} holds finished shards; use them, or add --overwrite to make them anew")
-    text = find_corpus(*corpus, field=text_field)
+    check_held_out(valid_fraction, min_valid)
     print(f"text: {text.name}" + (f" ({text.licence})" if text.licence else ""))
     if tokenizer:
         found = load_tokenizer(tokenizer)
@@ -73,7 +81,7 @@ def prepare(
     )
     for name in ("train", "valid"):
         split = shards.split(name)
-        print(f"{name}: {len(split):,} documents, {len(split.tokens):,} tokens")
+        print(f"{name}: {len(split):,} document{'' if len(split) == 1 else 's'}, {len(split.tokens):,} tokens")
     print(f"next: python -m train pretrain runs/mine --recipe demo-bert --data {out}")
 
 
@@ -83,11 +91,11 @@ _FIRST = ("data", "objective", "steps", "batch_size", "seq_len", "learning_rate"
 _OTHERS = tuple(f.name for f in dataclasses.fields(TrainConfig) if f.name not in _FIRST)
 
 
-def _option(name: str) -> tuple[str, Any, Any]:
-    import docstring_parser
+_TEXTS = {param.arg_name: param.description for param in docstring_parser.parse(TrainConfig.__doc__ or "").params}
 
-    texts = {param.arg_name: param.description for param in docstring_parser.parse(TrainConfig.__doc__ or "").params}
-    text = f"{texts[name]} (0 turns it off.)" if name == "clip_norm" else texts[name]
+
+def _option(name: str) -> tuple[str, Any, Any]:
+    text = " ".join(_TEXTS[name].split()).replace("0 or None for", "0 for")  # here None is: as the config has it
     hint, default = _HINTS[name], getattr(TrainConfig(), name)
     metavar = {int: "INT", float: "FLOAT", str: "STR", bool: "{True,False}"}.get(hint, "FLOAT")
     if typing.get_origin(hint) is Literal:
@@ -101,6 +109,7 @@ def _option(name: str) -> tuple[str, Any, Any]:
 
 
 _Text = Annotated[str, tyro.conf.arg(help_behavior_hint="")]
+_Recipe = Annotated[str, tyro.conf.arg(help=f"start from a recipe of train/recipes: {', '.join(RECIPES)}.")]
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class _Given:
         run_folder: where the run lies; one that exists goes on from its last checkpoint.
         model: a preset (python -m zoo list) or a checkpoint or run folder whose config to take.
         model_set: fields of the model's config to change, such as num_layers=4 dropout=0.
-        recipe: start from a recipe of train/recipes: demo-bert, demo-gpt, demo-llama.
+        recipe: start from a recipe of train/recipes.
         config: start from a config.json, or a run folder's.
         show_config: print the resolved config and do nothing.
         quiet: show no progress.
@@ -120,7 +129,7 @@ class _Given:
     run_folder: Path
     model: _Text = ""
     model_set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE ...", help_behavior_hint="")] = ()
-    recipe: _Text = ""
+    recipe: _Recipe = ""
     config: _Text = ""
     show_config: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -169,31 +178,31 @@ def resolve(given: Pretrain) -> RunConfig:
     """
     from train.data.shards import open_shards
     from train.objectives import fit_model
-    from train.recipes import find
 
     sources = [name for name in ("config", "recipe", "model") if getattr(given, name)]
     if "config" in sources and "recipe" in sources:
         raise InputError("--config and --recipe are both given; a run starts from one of them")
+    require_folder(given.run_folder)
     own = given.run_folder / "config.json"
     base, train, preset, changes = None, TrainConfig(), given.model, {}
     if given.config or (not sources and own.exists()):
         base = RunConfig.load(given.config or own)
         train = base.train
     elif given.recipe:
-        recipe = find(given.recipe)
+        recipe = find_recipe(given.recipe)
         train, preset, changes = recipe.train, preset or recipe.preset, recipe.model if not given.model else {}
     elif not given.model:
         raise InputError(f"{given.run_folder} is no run yet: say --model, --recipe or --config")
+    if given.model:
+        _preset(given.model)  # a wrong name is said before data are asked for
+    changes |= model_fields(given.model_set)
     options = {f.name: getattr(given, f.name) for f in dataclasses.fields(TrainConfig)}
     options = {name: value for name, value in options.items() if value is not None}
-    if options.get("clip_norm") == 0:
-        options["clip_norm"] = None
     if options.get("data"):
         options["data"] = os.path.abspath(options["data"])
     train = train.replace(**options)
     if not train.data:
-        raise InputError("no data: add --data FOLDER, as python -m train prepare makes it")
-    changes = changes | model_fields(given.model_set)
+        raise InputError("no data to train on: add --data FOLDER, as python -m train prepare makes it")
     if base is not None and not given.model:
         model = _created(base.model, changes)
     else:

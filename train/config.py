@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import math
-import os
 import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from zoo.atomic_file import write_atomically
 from zoo.config import ModelConfig
 from zoo.config_checks import refuse_unknown
 from zoo.errors import InputError, nearest
@@ -53,7 +53,7 @@ class TrainConfig:
         beta1: Adam's decay of the first moment.
         beta2: Adam's decay of the second moment.
         eps: Adam's, added to the root of the second moment.
-        clip_norm: greatest global norm of the gradient; None for no clipping.
+        clip_norm: greatest global norm of the gradient; 0 or None for no clipping.
         driver: "jit": one device; "mesh": jit over a mesh (recommended); "pmap": data parallel in JAX's older way.
         mesh: axes of the mesh, such as data=8 or fsdp=4,tensor=2 (-1: what is left); empty: all devices on data.
         log_every: updates a logged line; 0 for one at the end.
@@ -116,9 +116,8 @@ class TrainConfig:
             _require(getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be below 1")
         _require(self.mask_rate > 0, f"mask_rate is {self.mask_rate}; it must be above 0")
         _require(self.final_fraction <= 1, f"final_fraction is {self.final_fraction}; it must be at most 1")
-        _require(
-            self.clip_norm is None or self.clip_norm > 0, f"clip_norm is {self.clip_norm}; above 0, or None for none"
-        )
+        _require(not self.clip_norm or self.clip_norm > 0, f"clip_norm is {self.clip_norm}; it must be 0 or more")
+        object.__setattr__(self, "clip_norm", self.clip_norm or None)
         _require(
             self.batch_size % self.accumulate == 0,
             f"accumulate {self.accumulate} does not divide batch_size {self.batch_size}",
@@ -196,7 +195,7 @@ class RunConfig:
 
     def save(self, path: str | Path) -> None:
         """Writes JSON to `path`, whole or not at all."""
-        write_atomically(Path(path), json.dumps(self.to_dict(), indent=2) + "\n")
+        write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     def changes(self, other: "RunConfig") -> list[str]:
         """Fields that differ and matter for the numbers, as "train.seed was 0, now 1" (`self` is the old one)."""
@@ -206,19 +205,6 @@ class RunConfig:
             free = FREE_FIELDS if part == "train" else ()
             lines += [f"{part}.{k} was {old[k]!r}, now {new[k]!r}" for k in old if k not in free and old[k] != new[k]]
         return lines
-
-
-def write_atomically(path: Path, data: str | bytes) -> None:
-    """Writes `data` (text as UTF-8) beside `path` and moves it there: a reader or a kill never meets half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _check_types(config: TrainConfig) -> None:

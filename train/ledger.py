@@ -1,6 +1,7 @@
 """The running account of a run: sums since the last logged line, tokens seen, and speed."""
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,8 +11,23 @@ from train.metrics import add, divide, mfu
 from train.progress import Display
 
 
+@dataclass(frozen=True)
+class Window:
+    """What was timed since a line: seconds, tokens, steps."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    steps: int = 0
+
+    def __add__(self, other: "Window") -> "Window":
+        return Window(self.seconds + other.seconds, self.tokens + other.tokens, self.steps + other.steps)
+
+
 class Ledger:
     """Takes a step's metrics, and writes a line every `every` steps.
+
+    A line's speed is that of its steps. Numbers are looked at some steps late, and at the end of a run all at once, so
+    a window with fewer steps than the one before it is timed together with that one.
 
     Args:
         log: where lines go.
@@ -40,7 +56,7 @@ class Ledger:
         self.sums = {name: tuple(pair) for name, pair in saved["sums"].items()} if saved else {}
         self._started = time.perf_counter()
         self._since: float | None = None
-        self._clear_clock()
+        self._timed, self._before = Window(), Window()
 
     def plain(self) -> dict[str, Any]:
         """What a checkpoint must hold for the next line to come out as if nothing had happened."""
@@ -65,9 +81,7 @@ class Ledger:
         self.sums = add(self.sums, {name: (float(total), float(weight)) for name, (total, weight) in metrics.items()})
         now = time.perf_counter()
         if self._since is not None:  # the first step compiles, and does not count
-            self._seconds += now - self._since
-            self._timed_tokens += tokens
-            self._timed_steps += 1
+            self._timed += Window(now - self._since, tokens, 1)
         self._since = now
         if step == self.total or (self.every and step % self.every == 0):
             self._write(step, scalars)
@@ -82,18 +96,13 @@ class Ledger:
         self._since = time.perf_counter()
 
     def _write(self, step: int, scalars: dict[str, float]) -> None:
-        seconds = self._seconds or float("inf")
-        speed: dict[str, Any] = {
-            "tokens_per_second": self._timed_tokens / seconds,
-            "steps_per_second": self._timed_steps / seconds,
-        }
+        timed = self._timed + self._before if self._timed.steps < self._before.steps else self._timed
+        seconds = timed.seconds or float("inf")
+        speed: dict[str, Any] = {"tokens_per_second": timed.tokens / seconds, "steps_per_second": timed.steps / seconds}
         speed["mfu"] = mfu(speed["tokens_per_second"], self.flops_per_token, self.devices)
         elapsed = time.perf_counter() - self._started
         values = divide(self.sums) | scalars | {"tokens": self.tokens} | speed | {"seconds": elapsed}
         self.log.write(step, "train", values)
         self.display.update(step, values, elapsed)
         self.sums = {}
-        self._clear_clock()
-
-    def _clear_clock(self) -> None:
-        self._seconds, self._timed_tokens, self._timed_steps = 0.0, 0, 0
+        self._timed, self._before = Window(), timed

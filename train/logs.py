@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from train.config import write_atomically
+from zoo.atomic_file import write_atomically
 from zoo.errors import InputError
 
 
@@ -17,13 +17,16 @@ class MetricsLog:
         path: the file.
         step: lines after this one are dropped, for the run goes on from there; 0 starts a new file.
         tensorboard: folder for TensorBoard files, or None.
+        writes: False keeps nothing: of several processes in one run the first alone writes.
 
     Raises:
         InputError: TensorBoard asked for and not installed.
     """
 
-    def __init__(self, path: Path, step: int = 0, tensorboard: Path | None = None):
-        self.path = path
+    def __init__(self, path: Path, step: int = 0, tensorboard: Path | None = None, *, writes: bool = True):
+        self.path, self._file, self._board = path, None, None
+        if not writes:
+            return
         kept = [line for line in read(path) if line["step"] <= step] if step else []
         write_atomically(path, "".join(_text(line) for line in kept))
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
@@ -35,6 +38,8 @@ class MetricsLog:
         Raises:
             InputError: the disk is full.
         """
+        if self._file is None:
+            return
         try:
             self._file.write(_text({"step": step, "split": split, **values}))
             self._file.flush()
@@ -51,6 +56,8 @@ class MetricsLog:
 
     def close(self) -> None:
         """Closes the files; the lines are on disk then."""
+        if self._file is None:
+            return
         try:
             self._file.flush()
             os.fsync(self._file.fileno())

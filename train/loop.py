@@ -34,6 +34,7 @@ from train.start import parameters_of, start_from
 from train.state import initial_state
 from train.step import make_eval_step, make_train_step
 from zoo.errors import InputError
+from zoo.output_folder import require_folder
 from zoo.summary import summarise
 
 # How many steps the host runs ahead of the numbers it looks at.
@@ -75,6 +76,7 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
         InputError: what cannot be trained, a folder of another run, no disk space.
         Diverged: the loss or the gradient is not finite; the last good checkpoint stays.
     """
+    require_folder(folder)
     train, model = config.train, zoo.create(config.model)
     last = train.steps if stop_at is None else min(stop_at, train.steps)
 
@@ -91,9 +93,13 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
     begun = (Path(folder) / "checkpoints").is_dir()
     loaded = parameters_of(train.start_from, model) if train.start_from and not begun else None
 
-    with RunFolder(folder, config) as place, Signals() as signals, Display(train.steps, quiet=quiet) as display:
+    first = is_first_process()
+    display = Display(train.steps, quiet=quiet or not first)
+
+    with RunFolder(folder, config, writes=first) as place, Signals() as signals, display:
         # ---- Where it goes on ---------------------------------------------------------------------------------------
-        tokenizer.save(place.path / "tokenizer")
+        if first:
+            tokenizer.save(place.path / "tokenizer")
         keep = {"keep_last": train.keep_last, "keep_best": train.keep_best, "keep_every": train.keep_every}
         checkpoints = Checkpoints(place.checkpoints, **keep)
         make = initial_state(model.init, optimizer, train.seed)
@@ -110,7 +116,8 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
                     f"{place.path} was trained on other data than {shards.folder} holds; take another folder"
                 )
             display.say(f"going on from step {done:,} of {train.steps:,}")
-        log = MetricsLog(place.metrics, done, place.path / "tensorboard" if train.tensorboard else None)
+        board = place.path / "tensorboard" if train.tensorboard else None
+        log = MetricsLog(place.metrics, done, board, writes=first)
         ledger = Ledger(
             log,
             display,
@@ -121,11 +128,11 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
             saved=meta.get("ledger"),
         )
         pending: deque[tuple[int, Any]] = deque()
-        saved_at, valid_loss = done, None
+        begun_at, saved_at, valid_loss = done, done, None
 
         def catch_up(most: int) -> None:
-            """Looks at the numbers of all but the last `most` steps."""
-            while len(pending) > most:
+            """Looks at the numbers of all but the last `most` steps, and at those that are there already."""
+            while pending and (len(pending) > most or pending[0][1]["finite"].is_ready()):
                 step, metrics = pending.popleft()
                 if not ledger.take(step, metrics):
                     checkpoints.wait()
@@ -145,7 +152,7 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
                 done += 1
                 pending.append((done, metrics))
                 upcoming = driver.put(next(feed)) if done < last else None
-                catch_up(LAG)
+                catch_up(LAG if done > begun_at + 1 else 0)  # the clock starts at the end of the step that compiles
                 evaluates = done == train.steps or due(done, train.eval_every)
                 saves = done == train.steps or due(done, train.checkpoint_every)
                 if evaluates or saves:
@@ -177,10 +184,16 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
         if signals.received:
             display.say(f"stopped at step {done:,} of {train.steps:,}, saved; the same command goes on from there")
             raise SystemExit(128 + signals.received)
-        plot_loss(place.path)
+        if first:
+            plot_loss(place.path)
         lines = read(place.metrics)
         final = {split: next((x for x in reversed(lines) if x["split"] == split), {}) for split in ("train", "valid")}
         return RunResult(place.path, done, **final)
+
+
+def is_first_process() -> bool:
+    """Of several processes in one run, the first alone shows progress and writes files; checkpoints are by all."""
+    return jax.process_index() == 0
 
 
 def open_splits(config: RunConfig, shards: Shards, tokenizer: zoo.Tokenizer) -> tuple[Batches, Batches]:

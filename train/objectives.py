@@ -200,6 +200,8 @@ def _split(keys):
 def _check(config, model, tokenizer):
     wanted = {"next_token": ("causal", "prefix"), "masked_lm": ("full",)}[config.objective]
     other = {"next_token": "masked_lm", "masked_lm": "next_token"}[config.objective]
+    if model.image_size:
+        raise InputError(f'objective "{config.objective}" trains models of tokens, and this one reads images')
     if model.visibility not in wanted:
         raise InputError(
             f'objective "{config.objective}" needs a model with visibility "{wanted[0]}", and this one has '
@@ -209,7 +211,7 @@ def _check(config, model, tokenizer):
     if model.head not in heads:
         raise InputError(f'objective "{config.objective}" needs head "{heads[0]}", not "{model.head}"')
     if config.next_sentence and not model.next_sentence:
-        raise InputError("next_sentence needs a model with pooler=True and next_sentence=True")
+        raise InputError("next_sentence needs a model with a pooler and a next-sentence head; this one has none")
     if tokenizer.vocab_size > model.vocab_size:
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} ids but the model's vocab_size is {model.vocab_size}; set it to "

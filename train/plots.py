@@ -1,9 +1,9 @@
 """loss.png of a run folder."""
 
-import os
 from pathlib import Path
 
 from train.logs import read
+from zoo.atomic_file import replacing
 
 
 def plot_loss(run: str | Path) -> Path | None:
@@ -43,10 +43,6 @@ def plot_loss(run: str | Path) -> Path | None:
     axes.grid(alpha=0.3)
     axes.legend()
     path = run / "loss.png"
-    temporary = run / f".loss.{os.getpid()}.png"
-    try:
-        figure.savefig(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as hidden:
+        figure.savefig(hidden)
     return path

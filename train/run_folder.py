@@ -21,17 +21,19 @@ class RunFolder:
     Args:
         path: where.
         config: the run's. Where the folder has one already, it must be the same in all that matters for the numbers.
+        writes: whether this process makes, locks and fills the folder; of several in one run the first alone does.
 
     Raises:
         InputError: other settings than the folder's, naming them; another process at work in it; a folder that cannot
             be written.
     """
 
-    def __init__(self, path: str | Path, config: RunConfig):
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | Path, config: RunConfig, *, writes: bool = True):
+        self.path, self.writes, self._lock = Path(path).absolute(), writes, None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / ".lock", "a")  # noqa: SIM115
+            if writes:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._lock = open(self.path / ".lock", "a")  # noqa: SIM115
         except OSError as error:
             raise InputError(f"cannot write to {self.path} ({error.strerror or error})") from error
         try:
@@ -51,7 +53,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Lets others in."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -60,6 +63,8 @@ class RunFolder:
         self.close()
 
     def _hold(self):
+        if self._lock is None:
+            return
         try:
             import fcntl
         except ImportError:  # no such locks on this system
@@ -81,7 +86,8 @@ class RunFolder:
                     f"{self.path} was started with other settings: {told}; undo them, or take another folder "
                     "(start_from goes on from this one's parameters)"
                 )
-        config.save(path)
+        if self.writes:
+            config.save(path)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -7,10 +7,8 @@ import jax
 import zoo
 from train.state import TrainState
 from zoo.errors import InputError
+from zoo.model import HEAD_NAMES
 from zoo.partition import path_string
-
-# Parts of a tree that stay fresh where the checkpoint has none of their shape.
-HEADS = ("lm_head", "masked_lm", "next_sentence", "classifier", "pooler")
 
 
 def start_from(state: TrainState, loaded: dict[str, Any]) -> TrainState:
@@ -50,7 +48,7 @@ def parameters_of(checkpoint: str, model: Any) -> dict[str, Any]:
         if found.get(name) == shape:
             continue
         part = name.split("/")[0]
-        if part not in HEADS:
+        if part not in HEAD_NAMES:
             has = f"has shape {found[name]}" if name in found else "is missing"
             raise InputError(f"start_from {checkpoint}: {name} {has} there; the model needs {shape}")
         fresh.add(part)

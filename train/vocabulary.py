@@ -51,7 +51,7 @@ def train_vocabulary(
     if kind not in ("unigram", "bpe"):
         raise InputError(f'no vocabulary kind "{kind}"; one of unigram, bpe')
     if vocab_size < 1:
-        raise InputError(f"vocab_size is {vocab_size}; it must be 1 or more, 8192 for one")
+        raise InputError(f"vocab_size is {vocab_size}; it must be 1 or more, such as 8192")
     chunks = _sample(_chunks(documents), max_chunks)
     if not chunks:
         raise InputError("no text to learn a vocabulary from; give at least one document that is not blank")
@@ -84,10 +84,16 @@ def train_vocabulary(
 
 def _size_line(vocab_size: int, characters: int, said: str) -> str:
     if found := re.search(r"too high.*<= (\d+)", said):
-        return f"vocab_size {vocab_size} is more than {characters:,} characters can fill; at most {found[1]}"
+        return (
+            f"a text of {characters:,} characters teaches fewer than {vocab_size:,} pieces; "
+            f"pass --vocab-size {found[1]} or less"
+        )
     if found := re.search(r"required_chars\. \d+ vs (\d+)", said):
-        return f"vocab_size {vocab_size} cannot hold the bytes and characters of this text; at least {found[1]}"
-    return f"no vocabulary of {vocab_size} pieces could be learnt ({said.splitlines()[0]})"
+        return (
+            f"a vocabulary of {vocab_size:,} pieces cannot hold the bytes and characters of this text; "
+            f"pass --vocab-size {found[1]} or more"
+        )
+    return f"no vocabulary of {vocab_size} pieces could be learnt; pass another --vocab-size ({said.splitlines()[0]})"
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[str]:

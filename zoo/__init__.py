@@ -11,7 +11,7 @@ from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.forward import Output
 from zoo.layer_config import LayerConfig, RotaryScaling
-from zoo.model import Model, with_head
+from zoo.model import Model, with_head, with_image_size
 from zoo.registry import create, list_models
 from zoo.stack import stack_layers, unstack_layers
 
@@ -28,6 +28,7 @@ __all__ = [
     "stack_layers",
     "unstack_layers",
     "with_head",
+    "with_image_size",
 ]
 
 

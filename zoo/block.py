@@ -3,15 +3,17 @@
     pre    x = x + A(norm x);        x = x + F(norm x)          GPT-2, LLaMA
     post   x = norm(x + A x);        x = norm(x + F x)          the 2017 Transformer, GPT-1, BERT
     both   x = x + norm(A(norm x));  x = x + norm(F(norm x))
+    after  x = x + norm(A x);        x = x + norm(F x)          OLMo 2
     parallel (pre)  x = x + A(norm x) + F(norm x)
 
-With cross-attention a third update stands between the two. In pre and both the last stream is the embedding plus the
+With cross-attention a third update stands between the two. In all but post the last stream is the embedding plus the
 sum of all updates.
 """
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
@@ -23,7 +25,7 @@ from zoo.errors import InputError
 from zoo.feed_forward import FeedForward, residual_stddev
 from zoo.layer_config import LayerConfig
 from zoo.masks import Mask
-from zoo.norms import Norm
+from zoo.norms import HeadsNorm, Norm
 from zoo.partition import constrain_stream
 from zoo.positions import rotate
 
@@ -34,7 +36,7 @@ class Call:
 
     Attributes:
         mask: visibility; each layer adds its own window.
-        rotary: (cos, sin) for each entry of the layer pattern, or ().
+        rotary: (cos, sin) for each entry of the layer pattern (None for one that turns nothing), or ().
         bias: relative-position bias [B or 1, N, T, S], or None.
         memory, memory_mask: encoder output [B, S', D] and its visibility, for cross-attention.
         dropout_seeds: uint32 [B, 2], or None in evaluation.
@@ -69,10 +71,10 @@ class Attention(nn.Module):
         key = self._heads(config.num_kv_heads, "key")(source)
         value = self._heads(config.num_kv_heads, "value")(source)
         if config.qk_norm:
-            query = Norm(config, kind="rmsnorm", name="query_norm")(query)
-            key = Norm(config, kind="rmsnorm", name="key_norm")(key)
-        if call.rotary and not self.cross:
-            query, key = rotate(query, call.rotary[self.slot]), rotate(key, call.rotary[self.slot])
+            query, key = HeadsNorm(config, name="query_norm")(query), HeadsNorm(config, name="key_norm")(key)
+        tables = call.rotary[self.slot] if call.rotary and not self.cross else None
+        if tables is not None:
+            query, key = rotate(query, tables), rotate(key, tables)
         if cache is not None:
             key, value = write(cache[0], key, call.cache_start), write(cache[1], value, call.cache_start)
             cache = (key, value)
@@ -115,6 +117,17 @@ class Attention(nn.Module):
         )
 
 
+class LayerScale(nn.Module):
+    """A learned multiple of each feature; parameter scale [D]."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, y: jax.Array) -> jax.Array:
+        start = nn.initializers.constant(self.config.layer_scale)
+        return y * self.param("scale", start, (self.config.embed_dim,), jnp.float32).astype(y.dtype)
+
+
 class Block(nn.Module):
     """One layer; see the module's text. Signature fit for lax.scan: (stream, per-layer input, call)."""
 
@@ -135,21 +148,26 @@ class Block(nn.Module):
         """
         config = self.config
         index, cache = layer_input
-        attention = Attention(config, config.layer_pattern[self.slot], self.slot, name="attention")
+        layer = config.layer_pattern[self.slot]
+        attention = Attention(config, layer, self.slot, name="attention")
         feed_forward = FeedForward(config, name="mlp")
         pre, post = config.norm_placement in ("pre", "both"), config.norm_placement == "post"
 
         def update(y, site):
+            if config.layer_scale is not None:
+                y = LayerScale(config, name=f"{site}_scale")(y)
             return drop(y, at_site(call.dropout_seeds, config.dropout, index, site))
 
         def normed(y, name, here=True):
             return Norm(config, name=name)(y) if here else y
 
-        both = config.norm_placement == "both"
-        read = normed(x, "attention_norm", pre)
+        both = config.norm_placement in ("both", "after")
+        read = normed(x, "attention_norm", pre and layer.attention_norm)
         y, cache, weights = attention(read, read, call, index, cache)
         y = update(normed(y, "attention_post_norm", both), "attention")
         if config.parallel_block:
+            if config.parallel_mlp_norm:
+                read = normed(x, "mlp_norm")
             x = x + y + update(feed_forward(read), "mlp")
             return constrain_stream(x), (cache, weights, x if call.want_hidden else None)
         x = normed(x + y, "attention_norm", post) if post else x + y

@@ -17,8 +17,8 @@ class Cache:
     """What the decoder remembers.
 
     Attributes:
-        keys, values: [L', B, S, K, H] stacked for scanned models (L' = repeats, one entry of the tuple a pattern slot),
-            or a tuple of L arrays [B, S, K, H].
+        keys, values: [L', B, S, K, H] stacked for scanned models (L' = repeats, one entry of the tuple a pattern slot,
+            then one [B, S, K, H] for each layer of a repeat cut short), or a tuple of L arrays [B, S, K, H].
         valid: bool [B, S], real tokens.
         order: int32 [B, S], count of real tokens before this one in its segment.
         segments: int32 [B, S].
@@ -54,12 +54,12 @@ def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None =
     if config.positions == "learned" and length > config.max_positions:
         raise InputError(f"cache length {length} exceeds the model's {config.max_positions} positions")
     shape = (batch, length, config.num_kv_heads, config.head_dim)
-    count = config.num_layers
+    shapes = [shape] * config.num_layers
     if config.scan:
-        shape, count = (config.num_repeats, *shape), len(config.layer_pattern)
+        shapes = [(config.num_repeats, *shape)] * len(config.layer_pattern) + [shape] * config.num_tail
 
     def empty():
-        return tuple(jnp.zeros(shape, dtype or config.dtype) for _ in range(count))
+        return tuple(jnp.zeros(one, dtype or config.dtype) for one in shapes)
 
     return Cache(
         keys=empty(),

@@ -1,10 +1,16 @@
 """`python -m zoo`: which models there are, what is in one, checkpoints in and out, generation."""
 
 import json
-from typing import Literal
+from typing import Annotated
+
+import tyro
+
+from zoo.registry import FAMILIES
+
+Family = Annotated[str, tyro.conf.arg(help=f"only this one: {', '.join(FAMILIES)}.")]
 
 
-def list_models(family: Literal["all", "bert", "gpt", "llama"] = "all") -> None:
+def list_models(family: Family = "all") -> None:
     """List the presets: parameters, layers, width, heads, positions.
 
     Args:
@@ -13,17 +19,19 @@ def list_models(family: Literal["all", "bert", "gpt", "llama"] = "all") -> None:
     Examples:
         python -m zoo list --family llama
     """
-    from zoo.registry import FAMILIES
+    from zoo.errors import InputError, nearest
     from zoo.summary import count_parameters
 
-    print(f"{'name':<14}{'parameters':>18}{'layers':>8}{'width':>8}{'heads':>10}{'vocabulary':>12}{'positions':>11}")
+    if family not in ("all", *FAMILIES):
+        raise InputError(f'there is no family "{family}"{nearest(family, ("all", *FAMILIES))}')
+    print(f"{'name':<24}{'parameters':>18}{'layers':>8}{'width':>8}{'heads':>10}{'vocabulary':>12}{'positions':>11}")
     for name, presets in FAMILIES.items():
         for preset, config in presets.items() if family in ("all", name) else ():
             heads = str(config.num_heads)
             if config.num_kv_heads != config.num_heads:
                 heads += f"/{config.num_kv_heads} kv"
             print(
-                f"{preset:<14}{sum(count_parameters(config).values()):>18,}{config.num_layers:>8}{config.embed_dim:>8,}"
+                f"{preset:<24}{sum(count_parameters(config).values()):>18,}{config.num_layers:>8}{config.embed_dim:>8,}"
                 f"{heads:>10}{config.vocab_size:>12,}{config.max_positions:>11,}"
             )
 
@@ -54,15 +62,17 @@ def explain(name: str, /, against: tuple[str, ...] = ()) -> None:
 
     Args:
         name: a preset, or the path of a checkpoint or run folder.
-        against: what to compare with; by default the smallest of the other families.
+        against: what to compare with; by default the nearest model of another family.
 
     Examples:
         python -m zoo explain llama-7b --against gpt2 bert-base
     """
     from zoo.explain import explain as explain_config
+    from zoo.explain import nearest_neighbour
+    from zoo.registry import PRESETS
 
     config = _config_of(name)
-    others = against or tuple(other for other in ("bert-base", "gpt2", "llama-7b") if other != name)
+    others = against or (nearest_neighbour(config, PRESETS),)
     print(explain_config(name, config, {other: _config_of(other) for other in others}))
 
 
@@ -119,11 +129,14 @@ def _config_of(name: str):
     from pathlib import Path
 
     from zoo.errors import InputError, nearest
+    from zoo.packages import CHECKPOINTS
     from zoo.registry import PRESETS
 
+    if not name.strip():
+        raise InputError(f"the name is empty; give a model, a folder or a GGUF file{nearest('', PRESETS)}")
     if name in PRESETS:
         return PRESETS[name]
-    if Path(name).is_dir():
+    if Path(name).exists() or name in CHECKPOINTS or "://" in name:
         from zoo.checkpoints import load_config
 
         return load_config(name)
@@ -136,5 +149,6 @@ SUBCOMMANDS = {
     "explain": explain,
     "import": "zoo.checkpoints.commands:import_checkpoint",
     "export": "zoo.checkpoints.commands:export_checkpoint",
+    "check": "zoo.check.command:check",
     "generate": generate,
 }

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,29 @@ from zoo.errors import InputError, nearest
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{True,False}": "True or False", "{None}": "None"}
 
 
-def fault(event: Any, command: str, prog: str, words: Sequence[str], help_text: Callable[[], str]) -> str | None:
-    """One line for a parse error of tyro; None for a kind that is not known here."""
+def fault(
+    event: Any,
+    command: str,
+    prog: str,
+    words: Sequence[str],
+    help_text: Callable[[], str],
+    places: Collection[str] = (),
+) -> str | None:
+    """One line for a parse error of tyro; None for a kind that is not known here. `places`: options with a place."""
     kind = type(event).__name__
     unknown = getattr(event, "tokens", None) or getattr(event, "unrecognized_tokens", None) or []
     if unknown:
         return unknown_word(unknown, command, prog, option_names(help_text()))
     if kind == "MissingArgs":
-        names = ", ".join(argument_name(missing.arg) for missing in event.missing_arguments)
+        names = [argument_name(missing.arg) for missing in event.missing_arguments]
+        names = ", ".join(name.strip("-").replace("-", "_").upper() if name in places else name for name in names)
         return f'missing {names} for "{command}"; see "{prog} --help"'
     if kind == "InvalidChoice":
         name = argument_name(event.argument)
-        return f'{name} of "{command}" cannot be "{event.value}"{nearest(event.value, event.choices)}'
+        shown = str(event.argument.lowered.metavar)  # in the order of the code, which event.choices may not keep
+        choices = shown.strip("{}").split(",") if shown.startswith("{") else map(str, event.choices)
+        choices = [choice for choice in choices if choice != "None"]
+        return f'{name} of "{command}" cannot be "{event.value}"{nearest(event.value, choices)}'
     if kind == "BadValue" and event.reason == "too_few_values":
         return f'{argument_name(event.argument)} of "{command}" needs a value: {event.argument.lowered.metavar}'
     if kind == "InstantiationFailure":
@@ -72,6 +83,23 @@ def option_names(help_text: str) -> list[str]:
         if left.startswith("-"):
             names += re.findall(r"(?<![\w-])--[A-Za-z][\w.-]*", left)
     return sorted(set(names))
+
+
+def in_options(line: str, options: Collection[str]) -> str:
+    """A line of the library in the words of a command line: `TrainConfig: batch_size is 0` as `--batch-size is 0`.
+
+    Args:
+        line: an InputError's.
+        options: names of the command's parameters, as Python writes them.
+    """
+
+    def spelt(match: re.Match) -> str:
+        name = match["name"]
+        return f"--{name.replace('_', '-')}" if name in options else match[0]
+
+    line = re.sub(r"\b\w+=\w+, (?=--)", "", line)  # "(overwrite=True, --overwrite)"
+    line = re.sub(r"^(?:\w+Config: )?(?P<name>[a-z]\w*)(?= is | \d| and )", spelt, line)
+    return re.sub(r"(?<![\w./\\\"'-])(?P<name>[a-z]+(?:_[a-z]+)+)(?![\w./\\\"'(=-])", spelt, line)
 
 
 def flatten(box: str) -> str:

@@ -25,7 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from zoo.command_errors import describe, fault, flatten
+from zoo.command_errors import describe, fault, flatten, in_options
+from zoo.command_help import shown, stand_in
 from zoo.errors import InputError, nearest
 
 Subcommand = Callable[..., Any] | str
@@ -53,6 +54,7 @@ def run(
         The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    function = None
     try:
         if words[:1] == ["help"] and "help" not in subcommands:
             words = words[1:] + ["--help"]
@@ -73,7 +75,7 @@ def run(
         line = describe(error)
         if line is None or os.environ.get("ONEBLOCK_TRACEBACK"):
             raise
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {in_options(line, parameter_names(function) if function else ())}", file=sys.stderr)
         return BAD_INPUT
 
 
@@ -154,24 +156,25 @@ def parse(function: Callable[..., Any], command: str, words: Sequence[str]) -> C
     import tyro
 
     target, call, description = reader(function)
-    words = spell_out(target, words)
     prog, help_text = launcher(command), functools.partial(captured_help, target, description)
+    if {"-h", "--help"} & set(words):
+        print(help_of(function, prog), end="")
+        return lambda: 0
+    words = spell_out(target, words)
+
+    places = [f"--{name.replace('_', '-')}" for name in placed(target)]
 
     def refuse(event):
-        line = fault(event, command, prog, words, help_text)
+        line = fault(event, command, prog, words, help_text, places)
         if line is not None:
             raise InputError(line)
 
-    errors, out = io.StringIO(), io.StringIO()
-    plain = contextlib.redirect_stdout(out) if os.environ.get("NO_COLOR") else contextlib.nullcontext()
+    errors = io.StringIO()
     try:
-        with contextlib.redirect_stderr(errors), plain, parse_error_hook(refuse):
+        with contextlib.redirect_stderr(errors), parse_error_hook(refuse):
             values = tyro.cli(target, prog=prog, args=words, description=description)
-    except SystemExit as stop:
-        if stop.code not in (0, None):
-            raise InputError(f'{flatten(errors.getvalue())}; see "{prog} --help"') from None
-        print(out.getvalue() + examples_of(function), end="")
-        return lambda: 0
+    except SystemExit:
+        raise InputError(f'{flatten(errors.getvalue())}; see "{prog} --help"') from None
     print(errors.getvalue(), end="", file=sys.stderr)
     return functools.partial(call, values)
 
@@ -181,11 +184,23 @@ def spell_out(target: Callable[..., Any], words: Sequence[str]) -> list[str]:
     parameters = inspect.signature(target).parameters.values()
     unnamed = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters)
     leading = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    required = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    required = placed(target)
     named = words[unnamed:leading][: len(required)]
     options = [f"--{name.replace('_', '-')}" for name in required[: len(named)]]
     spelled = [part for pair in zip(options, named, strict=True) for part in pair]
     return [*words[:unnamed], *spelled, *words[unnamed + len(named) :]]
+
+
+def placed(target: Callable[..., Any]) -> list[str]:
+    """Required parameters that may be written without their name."""
+    parameters = inspect.signature(target).parameters.values()
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+
+
+def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """All that a subcommand takes, by its name in Python."""
+    target = reader(function)[0]
+    return tuple(parameter.name for parameter in shown(target if inspect.isclass(target) else function))
 
 
 def reader(function: Callable[..., Any]) -> tuple[Any, Callable[[Any], Any], str]:
@@ -233,13 +248,23 @@ def parse_error_hook(refuse: Callable[[Any], None]) -> contextlib.AbstractContex
     return on_parse_error(refuse)
 
 
-def captured_help(target: Any, description: str) -> str:
+def help_of(function: Callable[..., Any], prog: str) -> str:
+    """The help of a subcommand, its examples last."""
+    target, _, description = reader(function)
+    typed = target if inspect.isclass(target) else function
+    lines = captured_help(stand_in(typed), description, prog).splitlines()
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n" + examples_of(function)
+
+
+def captured_help(target: Any, description: str, prog: str | None = None) -> str:
     """tyro's help text, printed nowhere."""
     import tyro
 
     out = io.StringIO()
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        out.isatty = lambda: True  # so that it is coloured
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        tyro.cli(target, args=["--help"], description=description)
+        tyro.cli(target, prog=prog, args=["--help"], description=description)
     return out.getvalue()
 
 

@@ -14,6 +14,8 @@ from typing import Any, Literal
 from zoo.config_checks import (
     MAX_DIM,
     MAX_LAYERS,
+    check_heads,
+    check_images,
     check_types,
     nearest_divisor,
     refuse_unknown,
@@ -36,7 +38,7 @@ class ModelConfig:
             None means N (multi-head); fewer share keys and values among G = N / K query heads (Ainslie et al. 2023).
             head_dim None means D / N; mlp_dim None means 4 D.
         max_positions: P: length of the learned table; for the other kinds a stated limit of use.
-        layer_pattern: repeated num_layers / len(pattern) times.
+        layer_pattern: layer i takes entry i mod len(pattern); the last repeat may be cut short (Gemma 3: 26 layers of 6).
         visibility: "causal" sees the past and itself, "full" everything (BERT), "prefix" a given prefix both ways.
         cross_attention: each block also attends to an encoder memory (Vaswani et al. 2017).
         positions: where order enters: learned table, sinusoidal (Vaswani et al. 2017, 3.5), rotary (Su et al. 2021),
@@ -46,27 +48,55 @@ class ModelConfig:
         position_offset: rows of the learned table before position 0 (RoBERTa: 2).
         token_types: size of the segment-embedding table; 0 for none.
         embed_norm: normalise the sum of embeddings (BERT).
-        embed_scale: multiply token embeddings by this; None for 1.
+        embed_rank: E: embeddings have this width and a projection takes them to D (Lan et al. 2019, arXiv:1909.11942,
+            3.1: V E + E D parameters in place of V D); None for D and no projection.
+        shared_layers: all layers have the same parameters, which exist once (Lan et al. 2019, 3.1).
+        embed_scale: multiply token embeddings by this, rounded to `dtype`; None for 1 (Gemma: sqrt(D), so rounded).
         norm: layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019).
-        norm_placement: "pre" x + F(norm x); "post" norm(x + F x); "both" x + norm(F(norm x)).
+        norm_placement: "pre" x + F(norm x); "post" norm(x + F x); "both" x + norm(F(norm x)); "after" x + norm(F x)
+            (OLMo Team 2025, arXiv:2501.00656, 3.1).
+        norm_unit_offset: norms multiply by 1 + scale, and scales start at 0 (Gemma Team 2024, arXiv:2403.08295).
         norm_eps: added to the variance in every norm of the model.
+        norm_bias: whether layer norms have a bias (ModernBERT: none; Warner et al. 2024, arXiv:2412.13663, 2.1).
         final_norm: a norm after the last block.
+        layer_scale: multiply each update by a learned vector [D] that starts at this number (Touvron et al. 2021,
+            arXiv:2103.17239, 2); None for none.
         attention_bias, attention_out_bias, mlp_bias: biases of query/key/value, of the output projection, of the FFN.
-        qk_norm: RMS norm of each query and key head before scoring.
+        qk_norm: queries and keys are normalised before scoring (Henry et al. 2020, Dehghani et al. 2023).
+        qk_norm_over: what that RMS norm runs over: "head" the H features of each head, one scale [H] for all heads
+            (Qwen3, Gemma 3); "projection" all heads together, scale [N, H] or [K, H] (OLMo 2, arXiv:2501.00656).
         score_scale: multiplies QK^T; None means 1 / sqrt(H).
         attention_soft_cap, logit_soft_cap: c tanh(x / c) on scores and on logits; None for none.
         parallel_block: attention and FFN read the same normalised input and are added together.
+        parallel_mlp_norm: parallel_block alone: the FFN reads a norm of its own (Black et al. 2022, arXiv:2204.06745).
         activation: "gelu" is the erf form, "gelu_tanh" the tanh one.
         gated: FFN is down(act(gate x) * up x) (Shazeer 2020) and not down(act(up x)).
         dropout, embed_dropout, attention_dropout: rates in training: residual updates, embeddings, attention weights.
         tie_embeddings: read out with the token table.
         head: what `logits` is: "lm" x E^T or x W; "masked_lm" BERT's transform, then E^T and a bias; "classifier" of a
-            pooled row; "none".
+            pooled row; "token_classifier" of every token; "span" start and end of an answer for every token (Devlin et
+            al. 2018, 4.2); "replaced_token" one number a token, above 0 where it takes the token for a generator's
+            (Clark et al. 2020, arXiv:2003.10555, 2); "none".
+        masked_lm_activation: nonlinearity of the masked-LM transform; None takes `activation` (RoBERTa: always GELU).
+        head_bias: whether the masked-LM transform and a classifier's hidden layer have biases.
         lm_bias: a bias on the untied or tied "lm" read-out.
         pooler: BERT's tanh layer on the first token.
         next_sentence: BERT's two-way head on the pooled token.
-        num_labels, pooling, head_dropout: classifier alone; pooling is the first token ("cls", through the pooler where
-            the model has one), the mean of real tokens, or the last real token.
+        classifier_bias: whether the classifier adds a bias.
+        num_labels, head_dropout: of the classifiers.
+        pooling: how the classifier reads a row: the first token ("cls", through the pooler where the model has one and
+            the classifier no hidden layer), the mean of real tokens (of patches, for images), the last real token, or
+            the first token and the mean side by side ("cls_mean", 2 D features; Oquab et al. 2023, arXiv:2304.07193).
+        classifier_hidden: which classifiers have a hidden layer act(x W + b) of width D: that of rows ("row": RoBERTa,
+            DistilBERT, ELECTRA), those of rows, tokens and spans ("every": ModernBERT), or "none".
+        classifier_activation, classifier_norm: nonlinearity of that layer, and whether a norm follows it.
+        image_size, patch_size, channels: of models that read images [B, Y, X, C] cut into square patches (Dosovitskiy
+            et al. 2020, arXiv:2010.11929, 3.1); image_size 0 for tokens. Their max_positions follows from these.
+        class_token, distillation_token, registers: learned tokens before the patches: BERT's [CLS]; DeiT's second one
+            (Touvron et al. 2020, arXiv:2012.12877, 4); R registers without positions (Darcet et al. 2023,
+            arXiv:2309.16588).
+        mask_token: a learned vector that stood for hidden patches in pre-training (DINOv2); kept, and read by no call.
+        distillation_head: a second classifier on the distillation token; logits are the mean of both (DeiT, section 4).
         initializer_range: standard deviation of the normal initial weights.
         residual_init: divide it by sqrt(2 L) in the projections that write to the stream (Radford et al. 2019, 2.3).
         dtype: of activations; parameters are float32, and softmax, norms and logits are computed in float32.
@@ -75,7 +105,11 @@ class ModelConfig:
         attention_kernel: see zoo.attention.attend; "auto" takes the fastest that honours what the call asks.
     """
 
-    family: Literal["bert", "gpt", "llama", "custom"] = "custom"
+    family: Literal[
+        "bert", "roberta", "xlm_roberta", "distilbert", "albert", "electra", "modernbert", "vit", "deit", "dinov2",
+        "gpt", "llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3", "gpt_neox", "opt",
+        "phi3", "olmo2", "stablelm", "custom",
+    ] = "custom"
     vocab_size: int = 32000
     embed_dim: int = 128
     num_layers: int = 2
@@ -96,32 +130,53 @@ class ModelConfig:
     position_offset: int = 0
     token_types: int = 0
     embed_norm: bool = False
+    embed_rank: int | None = None
+    shared_layers: bool = False
     embed_scale: float | None = None
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    norm_placement: Literal["pre", "post", "both"] = "pre"
+    norm_placement: Literal["pre", "post", "both", "after"] = "pre"
+    norm_unit_offset: bool = False
     norm_eps: float = 1e-5
+    norm_bias: bool = True
     final_norm: bool = True
+    layer_scale: float | None = None
     attention_bias: bool = True
     attention_out_bias: bool = True
     mlp_bias: bool = True
     qk_norm: bool = False
+    qk_norm_over: Literal["head", "projection"] = "head"
     score_scale: float | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
     parallel_block: bool = False
+    parallel_mlp_norm: bool = False
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     gated: bool = False
     dropout: float = 0.0
     embed_dropout: float = 0.0
     attention_dropout: float = 0.0
     tie_embeddings: bool = True
-    head: Literal["none", "lm", "masked_lm", "classifier"] = "lm"
+    head: Literal["none", "lm", "masked_lm", "classifier", "token_classifier", "span", "replaced_token"] = "lm"
+    masked_lm_activation: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None
+    head_bias: bool = True
     lm_bias: bool = False
     pooler: bool = False
     next_sentence: bool = False
+    classifier_bias: bool = True
     num_labels: int = 0
-    pooling: Literal["cls", "mean", "last"] = "cls"
+    pooling: Literal["cls", "mean", "last", "cls_mean"] = "cls"
+    classifier_hidden: Literal["none", "row", "every"] = "none"
+    classifier_activation: Literal["tanh", "gelu", "gelu_tanh", "relu", "silu"] = "tanh"
+    classifier_norm: bool = False
     head_dropout: float = 0.0
+    image_size: int = 0
+    patch_size: int = 16
+    channels: int = 3
+    class_token: bool = False
+    distillation_token: bool = False
+    registers: int = 0
+    mask_token: bool = False
+    distillation_head: bool = False
     initializer_range: float = 0.02
     residual_init: bool = False
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -133,7 +188,8 @@ class ModelConfig:
     def __post_init__(self):
         check_types(self)
         for name in ("vocab_size", "embed_dim", "num_layers", "num_heads", "max_positions"):
-            require_int(name, getattr(self, name), 1, _LIMITS.get(name, MAX_DIM))
+            low = 0 if name == "vocab_size" and self.image_size else 1
+            require_int(name, getattr(self, name), low, _LIMITS.get(name, MAX_DIM))
         if self.num_kv_heads is None:
             object.__setattr__(self, "num_kv_heads", self.num_heads)
         require_int("num_kv_heads", self.num_kv_heads, 1, MAX_DIM)
@@ -157,8 +213,8 @@ class ModelConfig:
         object.__setattr__(self, "label_names", tuple(self.label_names))
         require(len(self.layer_pattern) > 0, "layer_pattern is empty; it needs at least one LayerConfig()")
         require(
-            self.num_layers % len(self.layer_pattern) == 0,
-            f"num_layers {self.num_layers} is no multiple of the layer pattern's length {len(self.layer_pattern)}",
+            len(self.layer_pattern) <= self.num_layers,
+            f"layer_pattern has {len(self.layer_pattern)} entries for {self.num_layers} layers",
         )
         for layer in self.layer_pattern:
             require(isinstance(layer, LayerConfig), f"layer_pattern holds {layer!r}; its entries are LayerConfig()")
@@ -166,10 +222,15 @@ class ModelConfig:
             require_positive(layer, "rotary_base")
             if layer.window is not None:
                 require_int("window", layer.window, 1, 100 * MAX_DIM)
+            if self.positions != "rotary":
+                plain = layer.rotary and layer.rotary_scaled
+                require(plain, f'layer_pattern sets rotary or rotary_scaled but positions is "{self.positions}"')
         if self.positions == "rotary":
             rotated = self.head_dim if self.rotary_dim is None else self.rotary_dim
             require_int("rotary_dim", rotated, 2, self.head_dim)
             require(rotated % 2 == 0, f"rotary_dim {rotated} must be even: features are turned in pairs")
+            if self.rotary_scaling is not None:
+                self.rotary_scaling.check_dim(rotated)
         else:
             based = any(layer.rotary_base is not None for layer in self.layer_pattern)
             for name, given in (("rotary_scaling", self.rotary_scaling), ("rotary_dim", self.rotary_dim)):
@@ -187,16 +248,19 @@ class ModelConfig:
         require(self.initializer_range >= 0, f"initializer_range is {self.initializer_range}; it must be 0 or more")
         for name in ("dropout", "embed_dropout", "attention_dropout", "head_dropout"):
             require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
-        if self.head == "classifier":
-            require(self.num_labels >= 1, f'head "classifier" needs num_labels of 1 or more, not {self.num_labels}')
-            require(
-                not self.label_names or len(self.label_names) == self.num_labels,
-                f"label_names names {len(self.label_names)} labels but num_labels is {self.num_labels}",
-            )
-        if self.head == "masked_lm":
-            require(self.visibility == "full", f'head "masked_lm" needs visibility "full", not "{self.visibility}"')
-        if self.next_sentence:
-            require(self.pooler, "next_sentence reads the pooled token: it needs pooler=True")
+        check_heads(self)
+        check_images(self)
+        if self.embed_rank is not None:
+            require_int("embed_rank", self.embed_rank, 1, MAX_DIM)
+        require_positive(self, "layer_scale")
+        if self.shared_layers:
+            require(len(self.layer_pattern) == 1, "shared_layers needs a layer_pattern of one entry")
+        if not all(layer.attention_norm for layer in self.layer_pattern):
+            require(self.norm_placement in ("pre", "both"), "attention_norm=False needs norm_placement 'pre' or 'both'")
+        if self.image_size:
+            object.__setattr__(self, "max_positions", self.num_patches + self.class_token + self.distillation_token)
+        require(not self.norm_unit_offset or self.norm == "rmsnorm", "norm_unit_offset is defined for norm 'rmsnorm' alone")
+        require(self.parallel_block or not self.parallel_mlp_norm, "parallel_mlp_norm needs parallel_block=True")
         if self.parallel_block:
             require(self.norm_placement == "pre", "parallel_block is defined for norm_placement 'pre' alone")
             require(not self.cross_attention, "parallel_block has no place for cross_attention; set one of them alone")
@@ -207,9 +271,29 @@ class ModelConfig:
         return self.num_heads // self.num_kv_heads
 
     @property
+    def embed_width(self) -> int:
+        """Width of the embedding tables: E, or D without a rank."""
+        return self.embed_rank or self.embed_dim
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of one image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def num_prefix(self) -> int:
+        """Learned tokens before the patches: class, distillation, registers."""
+        return self.class_token + self.distillation_token + self.registers
+
+    @property
     def num_repeats(self) -> int:
-        """How often the layer pattern is repeated."""
+        """How often the whole layer pattern is repeated."""
         return self.num_layers // len(self.layer_pattern)
+
+    @property
+    def num_tail(self) -> int:
+        """Layers after the last whole repeat of the pattern."""
+        return self.num_layers % len(self.layer_pattern)
 
     def layer(self, index: int) -> LayerConfig:
         """The pattern entry of layer `index`, counted from 0."""

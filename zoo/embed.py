@@ -46,34 +46,38 @@ class Embed(nn.Module):
     def __call__(self, inputs, positions, token_types, dropout_seeds, orders):
         """
         Args:
-            inputs: tokens int [B, T], or embeddings float [B, T, D] that take the token table's place.
+            inputs: tokens int [B, T], or embeddings float [B, T, D or E] that take the token table's place.
             positions: int [B, T].
             token_types: int [B, T] or None for zeros.
             dropout_seeds: uint32 [B, 2] or None.
             orders: (int [B, T] of queries, int [B, S] of keys), read by relative positions alone.
 
         Returns:
-            the stream [B, T, D] in the compute dtype; the token table [V, D]; the score bias float32 [B, N, T, S] of
-            relative positions, one table for all layers (Raffel et al. 2020, 2.1), or None.
+            the stream [B, T, D] in the compute dtype; the token table [V, D or E]; the score bias float32 [B, N, T, S]
+            of relative positions, one table for all layers (Raffel et al. 2020, 2.1), or None.
         """
         config = self.config
         stddev = config.initializer_range
-        table = Table(config.vocab_size, config.embed_dim, stddev, name="token")()
+        width = config.embed_width
+        table = Table(config.vocab_size, width, stddev, name="token")()
         x = look_up(table, inputs) if inputs.ndim == 2 else inputs.astype(jnp.float32)
         if config.embed_scale is not None:
-            x = x * config.embed_scale
+            x = x * jnp.asarray(config.embed_scale, config.dtype).astype(x.dtype)
         if config.positions == "learned":
             rows = config.max_positions + config.position_offset
             places = jnp.where(positions < 0, -1, positions + config.position_offset)
-            x = x + look_up(Table(rows, config.embed_dim, stddev, name="position")(), places)
+            x = x + look_up(Table(rows, width, stddev, name="position")(), places)
         if config.positions == "sinusoidal":
-            x = x + sinusoidal(positions, config.embed_dim)
+            x = x + sinusoidal(positions, width)
         if config.token_types:
             types = jnp.zeros(x.shape[:2], jnp.int32) if token_types is None else token_types
-            x = x + look_up(Table(config.token_types, config.embed_dim, stddev, name="segment")(), types)
+            x = x + look_up(Table(config.token_types, width, stddev, name="segment")(), types)
         if config.embed_norm:
             x = Norm(config, name="norm")(x)
         x = drop(x, at_site(dropout_seeds, config.embed_dropout, 0, "embed"))
+        if config.embed_rank is not None:
+            init = nn.initializers.normal(stddev)
+            x = nn.Dense(config.embed_dim, dtype=config.dtype, kernel_init=init, name="projection")(x)
         bias = None
         if config.positions == "relative":
             query_order, key_order = orders

@@ -1,16 +1,19 @@
 """How a model differs from its neighbours, in words: a diff of settings."""
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
 from zoo.config import ModelConfig
+from zoo.layer_config import LayerConfig
 
 SIZES = ("vocab_size", "embed_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "max_positions")
 
 # What a setting decides, in a few words; every field of ModelConfig that is not a size stands here (tested).
 MEANINGS = {
     "family": "whose checkpoint conventions it follows",
-    "layer_pattern": "what repeats from layer to layer (window, rotary base)",
+    "layer_pattern": "what repeats from layer to layer (window, rotary)",
     "visibility": "which tokens a token sees",
     "cross_attention": "whether blocks also attend to an encoder's output",
     "positions": "where order enters",
@@ -23,18 +26,25 @@ MEANINGS = {
     "token_types": "segment embeddings",
     "embed_norm": "whether the sum of embeddings is normalised",
     "embed_scale": "what token embeddings are multiplied by",
+    "embed_rank": "width of the embedding tables, where a projection widens them",
+    "shared_layers": "whether all layers have the same parameters",
     "norm": "the kind of norm",
-    "norm_placement": "where norms stand: before an update, after the sum, or around the update",
+    "norm_placement": "where norms stand: before an update, after the sum, around the update, or after it",
+    "norm_unit_offset": "norms multiply by 1 + scale",
+    "norm_bias": "whether layer norms have a bias",
     "norm_eps": "added to the variance in every norm",
     "final_norm": "a norm after the last block",
+    "layer_scale": "learned factors on every update, and where they start",
     "attention_bias": "biases of query, key and value",
     "attention_out_bias": "bias of the attention output",
     "mlp_bias": "biases of the feed-forward network",
     "qk_norm": "whether queries and keys are normalised",
+    "qk_norm_over": "what a norm of queries and keys runs over",
     "score_scale": "what scores are multiplied by",
     "attention_soft_cap": "soft cap on scores",
     "logit_soft_cap": "soft cap on logits",
     "parallel_block": "attention and feed-forward side by side",
+    "parallel_mlp_norm": "whether the feed-forward beside attention has its own norm",
     "activation": "the feed-forward nonlinearity",
     "gated": "whether a gate multiplies it",
     "dropout": "dropout of updates, in training",
@@ -43,11 +53,25 @@ MEANINGS = {
     "head_dropout": "dropout before the classifier, in training",
     "tie_embeddings": "whether the read-out is the token table",
     "head": "what logits are",
+    "masked_lm_activation": "the nonlinearity of the masked-LM transform, where it is its own",
+    "head_bias": "biases of the hidden layers of heads",
+    "classifier_hidden": "which classifiers have a hidden layer",
+    "classifier_activation": "the nonlinearity of that layer",
+    "classifier_norm": "whether a norm follows that layer",
     "lm_bias": "a bias on the vocabulary logits",
     "pooler": "BERT's tanh layer on the first token",
     "next_sentence": "BERT's next-sentence head",
+    "classifier_bias": "bias of the classifier",
     "num_labels": "classes of the classifier",
     "pooling": "how the classifier reads a row",
+    "image_size": "side of the images that it reads; 0 for tokens",
+    "patch_size": "side of a patch",
+    "channels": "numbers a pixel",
+    "class_token": "a learned token before the patches, which answers for the image",
+    "distillation_token": "a second one, trained on a teacher's answers",
+    "registers": "learned tokens without a position, where the network keeps notes",
+    "mask_token": "what stood for hidden patches in pre-training",
+    "distillation_head": "a second classifier, on the distillation token",
     "initializer_range": "standard deviation of initial weights",
     "residual_init": "smaller initial weights where updates are written",
     "dtype": "of activations",
@@ -63,6 +87,18 @@ def differences(config: ModelConfig, other: ModelConfig) -> list[tuple[str, Any,
     names = [f.name for f in dataclasses.fields(ModelConfig)]
     names.sort(key=lambda name: name not in SIZES)
     return [(n, getattr(config, n), getattr(other, n)) for n in names if getattr(config, n) != getattr(other, n)]
+
+
+def nearest_neighbour(config: ModelConfig, presets: dict[str, ModelConfig]) -> str:
+    """The preset of another family whose settings, sizes aside, differ least from `config`; of equals the nearest in size.
+    """
+
+    def distance(other: ModelConfig) -> tuple[int, float]:
+        settings = [field for field, _, _ in differences(config, other) if field not in SIZES]
+        sizes = [c.num_layers * c.embed_dim**2 for c in (config, other)]
+        return len(settings), abs(math.log(sizes[0] / sizes[1]))
+
+    return min((name for name in presets if presets[name].family != config.family), key=lambda n: distance(presets[n]))
 
 
 def explain(name: str, config: ModelConfig, others: dict[str, ModelConfig]) -> str:
@@ -89,8 +125,13 @@ def _words(value: Any) -> str:
         return "yes" if value else "no"
     if value is None:
         return "none"
+    if isinstance(value, LayerConfig):
+        set_apart = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        plain = dataclasses.asdict(LayerConfig())
+        return ", ".join(f"{k} {_words(v)}" for k, v in set_apart.items() if v != plain[k]) or "global"
     if dataclasses.is_dataclass(value):
         return ", ".join(f"{k} {v}" for k, v in dataclasses.asdict(value).items() if v is not None) or "plain"
     if isinstance(value, tuple):
-        return "; ".join(_words(entry) for entry in value) or "none"
+        runs = [(len(list(run)), word) for word, run in itertools.groupby(_words(entry) for entry in value)]
+        return "; ".join(word if count == 1 else f"{count} x {word}" for count, word in runs) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -15,12 +15,13 @@ from flax import struct
 from zoo.block import Call
 from zoo.cache import Cache, write
 from zoo.config import ModelConfig
-from zoo.dropout import at_site, drop, row_seeds
+from zoo.dropout import at_site, row_seeds
 from zoo.embed import Embed
-from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, pool
+from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, classify, pool
 from zoo.masks import Mask
 from zoo.norms import Norm
-from zoo.positions import count_real_tokens, model_rotary, restarted
+from zoo.patches import EmbedImages
+from zoo.positions import count_real_tokens, known_lengths, model_rotary, restarted
 from zoo.stack import run_layers
 
 
@@ -30,9 +31,11 @@ class Output:
 
     Attributes:
         hidden: [B, T, D], the final stream (after the final norm where there is one).
-        logits: float32 [B, T, V]; [B, K, V] at chosen positions; [B, C] of a classifier.
-        pooled: [B, D], BERT's pooler.
-        next_sentence: float32 [B, 2], BERT's (0: B follows A, 1: it does not).
+        logits: float32 [B, T, V]; [B, K, V] at chosen positions; [B, C] of a classifier; [B, T, C] of a token
+            classifier; [B, T, 2] of a span head: each token as start and as end of the answer (padding included: mask
+            it out); [B, T] of a replaced-token head.
+        pooled: [B, D], the pooler's, of the first real token.
+        next_sentence: float32 [B, 2], BERT's (0: B follows A, 1: it does not), ALBERT's (1: A and B are swapped).
         cache: the cache that went in, with this call's tokens added.
         hidden_states: L + 1 streams [B, T, D]: the embedding, then after each block, before any final norm.
         attentions: L weights float32 [B, N, T, S].
@@ -73,25 +76,30 @@ class Transformer(nn.Module):
     @nn.compact
     def __call__(self, given: Inputs) -> Output:
         config = self.config
-        batch, length = given.inputs.shape[:2]
+        batch, length = stream_shape(config, given.inputs)
         order, cache, mask = _orders_and_mask(config, given)
         positions = order if given.positions is None else given.positions
         seeds = None if given.dropout_key is None else row_seeds(given.dropout_key, batch)
         key_order = order if cache is None else cache.order
-        stream, table, bias = Embed(config, name="embed")(
-            given.inputs, positions, given.token_types, seeds, (order, key_order)
-        )
+        if config.image_size:
+            stream, table, bias = EmbedImages(config, name="embed")(given.inputs, seeds), None, None
+        else:
+            stream, table, bias = Embed(config, name="embed")(
+                given.inputs, positions, given.token_types, seeds, (order, key_order)
+            )
         # What zoo.model refuses where it can see values is poisoned here, where it could not.
         wrong = jnp.zeros((batch,), bool)
         if cache is not None:
             wrong = wrong | (given.cache.length + length > cache.capacity)
+            if given.padding_mask is not None and config.rotary_scaling is not None and config.rotary_scaling.by_length:
+                wrong = wrong | ((given.cache.length > 0) & jnp.any(given.padding_mask == 0, axis=1))
         if given.positions is not None and given.segment_ids is None:
             wrong = wrong | restarted(given.positions, None if given.padding_mask is None else given.padding_mask != 0)
         if cache is not None or given.positions is not None:
             stream = jnp.where(wrong[:, None, None], jnp.asarray(jnp.nan, stream.dtype), stream)
         call = Call(
             mask=mask,
-            rotary=model_rotary(config, positions),
+            rotary=model_rotary(config, positions, _rotary_lengths(config, given, positions, cache)),
             bias=bias,
             memory=given.memory,
             memory_mask=None if given.memory is None else Mask(),
@@ -123,17 +131,21 @@ class Transformer(nn.Module):
         config = self.config
         if config.head == "none":
             return None
-        if config.head == "classifier":
-            if config.pooling != "cls" or pooled is None:
-                pooled = pool(hidden, given.padding_mask, config.pooling)
-            pooled = drop(pooled, at_site(seeds, config.head_dropout, 0, "head"))
-            return Linear(config, config.num_labels, name="classifier")(pooled)
+        if config.head not in ("lm", "masked_lm"):
+            return classify(config, hidden, pooled, given.padding_mask, at_site(seeds, config.head_dropout, 0, "head"))
         if not given.want_logits and not self.is_initializing():
             return None
         if given.logits_at is not None:
             at = jnp.where(given.logits_at < 0, hidden.shape[1], given.logits_at)  # -1 is no place, not the last one
             hidden = jnp.take_along_axis(hidden, at[..., None], axis=1, mode="fill", fill_value=jnp.nan)
         return read_out_module(config)(hidden, table)
+
+
+def stream_shape(config: ModelConfig, inputs: jax.Array) -> tuple[int, int]:
+    """(B, T): rows of the stream and its tokens, those before an image's patches included."""
+    if config.image_size:
+        return inputs.shape[0], config.num_patches + config.num_prefix
+    return inputs.shape[:2]
 
 
 def read_out_module(config: ModelConfig) -> nn.Module:
@@ -145,7 +157,7 @@ def read_out_module(config: ModelConfig) -> nn.Module:
 
 def _orders_and_mask(config: ModelConfig, given: Inputs) -> tuple[jax.Array, Cache | None, Mask]:
     """Counts of real tokens [B, T], the cache with this call's tokens noted, and the mask of the call."""
-    batch, length = given.inputs.shape[:2]
+    batch, length = stream_shape(config, given.inputs)
     causal = config.visibility != "full"
     real = None if given.padding_mask is None else given.padding_mask != 0
     segments = given.segment_ids
@@ -167,9 +179,8 @@ def _orders_and_mask(config: ModelConfig, given: Inputs) -> tuple[jax.Array, Cac
     old, start = given.cache, given.cache.length
     real = jnp.ones((batch, length), bool) if real is None else real
     own_segments = jnp.zeros((batch, length), jnp.int32) if segments is None else segments
-    first_run = jnp.cumsum(own_segments != own_segments[:, :1], axis=1) == 0
-    earlier = jnp.sum(old.valid & (old.segments == own_segments[:, :1]), axis=1, keepdims=True)
-    order = order + jnp.where(first_run, earlier, 0)
+    asked = own_segments[:, :1] if segments is None else own_segments
+    order = order + jnp.sum(old.valid[:, None] & (old.segments[:, None] == asked[:, :, None]), axis=2)
     cache = old.replace(
         valid=write(old.valid, real, start),
         order=write(old.order, order, start),
@@ -187,6 +198,17 @@ def _orders_and_mask(config: ModelConfig, given: Inputs) -> tuple[jax.Array, Cac
     )
 
 
+def _rotary_lengths(config: ModelConfig, given: Inputs, positions: jax.Array, cache: Cache | None) -> jax.Array | None:
+    """The length [B, T] or [B, 1] that a rotary scaling depends on; None where it depends on none."""
+    if config.rotary_scaling is None or not config.rotary_scaling.by_length:
+        return None
+    if cache is None:
+        real = None if given.padding_mask is None else given.padding_mask != 0
+        return known_lengths(positions, real, given.segment_ids)
+    padding = cache.length + positions.shape[1] - cache.valid.sum(axis=1, keepdims=True)
+    return cache.capacity - padding
+
+
 @functools.partial(jax.jit, static_argnames=("config",))
 def forward(params: Any, given: Inputs, *, config: ModelConfig) -> Output:
     """One compiled pass; inside another jit it is inlined."""
@@ -197,5 +219,7 @@ def forward(params: Any, given: Inputs, *, config: ModelConfig) -> Output:
 def initialise(key: jax.Array, *, config: ModelConfig) -> dict[str, Any]:
     """Fresh float32 parameters as a plain nested dict."""
     tokens = jnp.zeros((1, 2), jnp.int32)
+    if config.image_size:
+        tokens = jnp.zeros((1, config.image_size, config.image_size, config.channels), jnp.float32)
     memory = jnp.zeros((1, 2, config.embed_dim), config.dtype) if config.cross_attention else None
     return Transformer(config).init(key, Inputs(inputs=tokens, memory=memory))["params"]

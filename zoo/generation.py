@@ -55,13 +55,13 @@ def generate(
 
     Args:
         model, params: a causal language model.
-        prompts: texts (with a tokenizer; BOS is put before each where the tokenizer has one), lists of ids, or ids
+        prompts: texts (with a tokenizer; BOS is put before each where its settings say so), lists of ids, or ids
             [B, T] with a padding_mask that may pad either side.
         max_new_tokens: steps, at most.
         tokenizer: turns texts to ids and back; ids beyond its vocabulary are never drawn.
         temperature, top_k, top_p: see zoo.sampling.Sampling.
         key: random key (folded by row), or an array of keys, one a row; needed above temperature 0.
-        stop_ids: a row ends at any of these; None for the tokenizer's EOS.
+        stop_ids: a row ends at any of these; None for the tokenizer's stop_ids.
         cache_dtype: of cached keys and values; None for the model's dtype.
 
     Raises:
@@ -69,6 +69,8 @@ def generate(
             language model, sampling values out of range.
     """
     config = model.config
+    if config.image_size:
+        raise InputError("generation continues texts, and this model reads images")
     if config.head != "lm" or config.visibility == "full":
         raise InputError(
             f'generation needs a causal language model; this one has visibility "{config.visibility}" and head '
@@ -90,7 +92,8 @@ def generate(
         raise InputError("sampling above temperature 0 needs a key, such as jax.random.key(0)")
     keys = _row_keys(jax.random.key(0) if key is None else key, batch)
     if stop_ids is None:
-        stop_ids = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+        ends = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+        stop_ids = getattr(tokenizer, "stop_ids", ends)
     cache = model.init_cache(batch, length + max_new_tokens, cache_dtype)
     logits, cache = prefill(params, tokens, mask, cache, model=model)
     out, log_probs, lengths = decode(
@@ -206,7 +209,7 @@ def _ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
     if tokenizer is None:
         raise InputError("prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)")
     ids = tokenizer.encode(prompt)
-    starts_anew = tokenizer.bos_id is not None and tokenizer.bos_id != tokenizer.eos_id
+    starts_anew = getattr(tokenizer, "adds_bos", tokenizer.bos_id is not None) and tokenizer.bos_id != tokenizer.eos_id
     return [tokenizer.bos_id, *ids] if starts_anew else ids
 
 

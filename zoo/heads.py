@@ -1,12 +1,15 @@
-"""From the stream to answers: language-model read-outs, BERT's pooler and next-sentence head, pooling."""
+"""From the stream to answers: language-model read-outs, classifiers, BERT's pooler, pooling."""
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from zoo.config import ModelConfig
+from zoo.dropout import Dropout, drop
 from zoo.feed_forward import ACTIVATIONS
 from zoo.norms import Norm
+
+CLASSIFIER_ACTIVATIONS = {**ACTIVATIONS, "tanh": jnp.tanh}
 
 
 def read_out(hidden: jax.Array, matrix: jax.Array, soft_cap: float | None = None) -> jax.Array:
@@ -34,7 +37,10 @@ class LMHead(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """BERT's read-out: norm(act(hidden W + b)) E^T + bias (Devlin et al. 2018, released code)."""
+    """BERT's read-out: norm(act(hidden W + b)) E^T + bias (Devlin et al. 2018, released code).
+
+    W is [D, D], or [D, E] where the token table has a width E of its own.
+    """
 
     config: ModelConfig
 
@@ -42,11 +48,13 @@ class MaskedLMHead(nn.Module):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         config = self.config
         init = nn.initializers.normal(config.initializer_range)
-        hidden = nn.Dense(config.embed_dim, dtype=config.dtype, kernel_init=init, name="dense")(hidden)
-        hidden = Norm(config, name="norm")(ACTIVATIONS[config.activation](hidden))
+        dense = nn.Dense(
+            config.embed_width, use_bias=config.head_bias, dtype=config.dtype, kernel_init=init, name="dense"
+        )
+        hidden = Norm(config, name="norm")(ACTIVATIONS[config.masked_lm_activation or config.activation](dense(hidden)))
         matrix = table.T
         if not config.tie_embeddings:
-            matrix = self.param("kernel", init, (config.embed_dim, config.vocab_size), jnp.float32)
+            matrix = self.param("kernel", init, (config.embed_width, config.vocab_size), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,), jnp.float32)
         return read_out(hidden, matrix, config.logit_soft_cap) + bias
 
@@ -68,33 +76,69 @@ class Pooler(nn.Module):
         return jnp.tanh(first @ kernel.astype(first.dtype) + bias.astype(first.dtype))
 
 
+def linear(module: nn.Module, x: jax.Array, features: int, use_bias: bool) -> jax.Array:
+    """x W + b in float32, out of the parameters kernel and bias of `module`."""
+    init = nn.initializers.normal(module.config.initializer_range)
+    product = x.astype(jnp.float32) @ module.param("kernel", init, (x.shape[-1], features), jnp.float32)
+    if not use_bias:
+        return product
+    return product + module.param("bias", nn.initializers.zeros_init(), (features,), jnp.float32)
+
+
 class Linear(nn.Module):
-    """x W + b in float32; parameters kernel [D, features], bias [features]."""
+    """x W + b in float32; parameters kernel [D, features], bias [features] unless use_bias is False."""
 
     config: ModelConfig
     features: int
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        shape = (x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.normal(self.config.initializer_range), shape, jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
-        return x.astype(jnp.float32) @ kernel + bias
+        return linear(self, x, self.features, self.use_bias)
 
 
-def pool(hidden: jax.Array, padding_mask: jax.Array | None, how: str) -> jax.Array:
+class Classifier(nn.Module):
+    """dropout(x) W + b in float32, with x = norm(act(features W' + b')) where the config gives it a hidden layer.
+
+    Parameters kernel [D or 2 D, C], bias [C]; dense/{kernel [D, D], bias [D]} and norm of the hidden layer.
+    """
+
+    config: ModelConfig
+    features: int
+    hidden: bool
+    activation: str | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
+        config = self.config
+        if self.hidden:
+            init = nn.initializers.normal(config.initializer_range)
+            dense = nn.Dense(
+                config.embed_dim, use_bias=config.head_bias, dtype=config.dtype, kernel_init=init, name="dense"
+            )
+            x = CLASSIFIER_ACTIVATIONS[self.activation or config.classifier_activation](dense(x))
+            x = Norm(config, name="norm")(x) if config.classifier_norm else x
+        return linear(self, drop(x, dropout), self.features, config.classifier_bias)
+
+
+def pool(hidden: jax.Array, padding_mask: jax.Array | None, how: str, prefix: int = 0) -> jax.Array:
     """One vector a row: its first real token ("cls"), the mean of real tokens ("mean") or its last real one ("last").
 
     Args:
         hidden: [B, T, D].
         padding_mask: [B, T], non-zero on real tokens; None for all real.
+        how: one of these, or "cls_mean" for the first and the mean side by side.
+        prefix: tokens at the start that the mean leaves out (those before an image's patches).
 
     Returns:
-        [B, D]; zeros for the mean of a row without real tokens.
+        [B, D] ([B, 2 D] for "cls_mean"); zeros for the mean of a row without real tokens.
     """
+    if how == "cls_mean":
+        return jnp.concatenate([pool(hidden, padding_mask, part, prefix) for part in ("cls", "mean")], axis=-1)
     batch, length = hidden.shape[:2]
     real = jnp.ones((batch, length), bool) if padding_mask is None else padding_mask != 0
     if how == "mean":
+        hidden, real = hidden[:, prefix:], real[:, prefix:]
         total = jnp.sum(jnp.where(real[..., None], hidden, 0).astype(jnp.float32), axis=1)
         count = jnp.maximum(real.sum(axis=1, keepdims=True), 1)
         return (total / count).astype(hidden.dtype)
@@ -102,3 +146,38 @@ def pool(hidden: jax.Array, padding_mask: jax.Array | None, how: str) -> jax.Arr
     last = length - 1 - jnp.argmax(real[:, ::-1], axis=1)
     index = first if how == "cls" else last
     return jnp.take_along_axis(hidden, index[:, None, None], axis=1)[:, 0]
+
+
+def classify(
+    config: ModelConfig,
+    hidden: jax.Array,
+    pooled: jax.Array | None,
+    padding_mask: jax.Array | None,
+    dropout: Dropout | None,
+) -> jax.Array:
+    """Logits of the classifier heads, inside the caller's compact method.
+
+    Args:
+        hidden: the final stream [B, T, D].
+        pooled: the pooler's [B, D], or None.
+        padding_mask: [B, T] or None.
+        dropout: before the last product.
+
+    Returns:
+        float32 [B, C] ("classifier"), [B, T, C] ("token_classifier"), [B, T, 2] ("span") or [B, T] ("replaced_token").
+    """
+    if config.head == "replaced_token":
+        return Classifier(config, 1, True, config.activation, name="replaced_token")(hidden)[..., 0]
+    every = config.classifier_hidden == "every"
+    if config.head == "span":
+        return Classifier(config, 2, every, name="span")(hidden, dropout)
+    if config.head == "token_classifier":
+        return Classifier(config, config.num_labels, every, name="token_classifier")(hidden, dropout)
+    deep = config.classifier_hidden != "none"
+    if deep or config.pooling != "cls" or pooled is None:
+        pooled = pool(hidden, padding_mask, config.pooling, config.num_prefix)
+    logits = Classifier(config, config.num_labels, deep, name="classifier")(pooled, dropout)
+    if config.distillation_head:
+        other = Classifier(config, config.num_labels, deep, name="distillation_classifier")(hidden[:, 1], dropout)
+        logits = (logits + other) / 2
+    return logits

@@ -12,6 +12,7 @@ from zoo.cache import Cache, init_cache
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
 from zoo.forward import Inputs, Output, forward, initialise, read_out_module
+from zoo.patches import resize_positions
 from zoo.positions import count_real_tokens, restarted
 
 WANTS = ("hidden_states", "attentions")
@@ -68,9 +69,12 @@ class Model:
 
         Args:
             params: from init or zoo.load.
-            inputs: tokens int [B, T], or embeddings float [B, T, D] in the token table's place.
+            inputs: tokens int [B, T], or embeddings float [B, T, D] in the token table's place; for models of images
+                float [B, Y, X, C], of the config's size, normalised as the model was trained. These take none of the
+                arrays below but want and dropout_key.
             padding_mask: [B, T], 1 on real tokens; hidden ones are never attended to. None for all real.
-            segment_ids: int [B, T]; tokens attend within their own segment alone (packed documents).
+            segment_ids: int [B, T]; tokens attend within their own segment alone (packed documents). Tokens of one id
+                are one segment wherever they stand in the row.
             positions: int [B, T]; None counts real tokens from 0 within each row and segment.
             token_types: int [B, T] for segment embeddings (BERT's sentence A and B); None for 0.
             decoder_tokens: for encoder-decoder models, of which there are none yet.
@@ -141,7 +145,37 @@ def with_head(
     return changed, {name: fresh[name] if name in fresh else params[name] for name in shapes}
 
 
-HEAD_NAMES = ("lm_head", "masked_lm", "next_sentence", "classifier", "pooler")
+def with_image_size(model: Model, params: dict[str, Any], image_size: int) -> tuple[Model, dict[str, Any]]:
+    """The same model of images for another size: its position table resized by cubic convolution, all else as it was.
+
+    What the reference library does at each call for images of another size than the table's (Dosovitskiy et al. 2020,
+    3.2), done once; models with registers smooth as they shrink. Published DINOv2 tables are for 518 x 518 images.
+
+    Raises:
+        InputError: a model of tokens, or a size that is no multiple of the patch size.
+    """
+    config = model.config
+    if not config.image_size:
+        raise InputError("with_image_size: this model reads tokens")
+    changed = Model(config.replace(image_size=image_size))
+    sides = [c.image_size // c.patch_size for c in (config, changed.config)]
+    if sides[0] == sides[1]:
+        return changed, params
+    table = resize_positions(params["embed"]["position"]["embedding"], *sides, smooth=config.registers > 0)
+    return changed, {**params, "embed": {**params["embed"], "position": {"embedding": table}}}
+
+
+HEAD_NAMES = (
+    "lm_head",
+    "masked_lm",
+    "next_sentence",
+    "classifier",
+    "token_classifier",
+    "distillation_classifier",
+    "span",
+    "replaced_token",
+    "pooler",
+)
 
 
 def _array(value: Any) -> Any:
@@ -150,12 +184,16 @@ def _array(value: Any) -> Any:
 
 def _check_shapes(config: ModelConfig, given: Inputs) -> None:
     inputs = given.inputs
+    if config.image_size:
+        _check_images(config, given)
+        return
     if inputs.ndim == 2 and not jnp.issubdtype(inputs.dtype, jnp.integer):
         raise InputError(f"inputs [B, T] must be integer tokens, not {inputs.dtype}")
     if inputs.ndim not in (2, 3):
         raise InputError(f"inputs have shape {inputs.shape}; give tokens [B, T] or embeddings [B, T, D]")
-    if inputs.ndim == 3 and inputs.shape[2] != config.embed_dim:
-        raise InputError(f"inputs have {inputs.shape[2]} features; the model's embed_dim is {config.embed_dim}")
+    if inputs.ndim == 3 and inputs.shape[2] != config.embed_width:
+        name = "embed_dim" if config.embed_rank is None else "embed_rank"
+        raise InputError(f"inputs have {inputs.shape[2]} features; the model's {name} is {config.embed_width}")
     batch, length = inputs.shape[:2]
     if length == 0:
         raise InputError("inputs have no tokens: T is 0")
@@ -187,7 +225,12 @@ def _check_shapes(config: ModelConfig, given: Inputs) -> None:
     if given.cache is not None:
         if config.visibility == "full":
             raise InputError('a cache was given to a model with visibility "full": run it on whole rows')
-        expected = len(config.layer_pattern) if config.scan else config.num_layers
+        if config.rotary_scaling is not None and config.rotary_scaling.by_length:
+            for name in ("positions", "segment_ids"):
+                if getattr(given, name) is not None:
+                    kind = config.rotary_scaling.kind
+                    raise InputError(f'{name} and a cache do not go together under "{kind}" rotary scaling')
+        expected = len(config.layer_pattern) + config.num_tail if config.scan else config.num_layers
         if len(given.cache.keys) != expected:
             raise InputError("the cache is another model's: make it with this one's init_cache")
         if given.cache.valid.shape[0] != batch:
@@ -196,8 +239,28 @@ def _check_shapes(config: ModelConfig, given: Inputs) -> None:
             raise InputError(f"{length} tokens exceed the cache's {given.cache.capacity} slots")
 
 
+def _check_images(config: ModelConfig, given: Inputs) -> None:
+    side, inputs = config.image_size, given.inputs
+    if inputs.shape[1:] != (side, side, config.channels):
+        raise InputError(
+            f"inputs have shape {inputs.shape}; this model reads images [B, {side}, {side}, {config.channels}] "
+            "(height, width, channels); zoo.with_image_size changes the size"
+        )
+    if not jnp.issubdtype(inputs.dtype, jnp.floating):
+        raise InputError(f"images must be floating point, normalised as the model was trained, not {inputs.dtype}")
+    others = ("padding_mask", "segment_ids", "positions", "token_types", "prefix_mask", "cache", "logits_at")
+    for name in others:
+        if getattr(given, name) is not None:
+            raise InputError(f"{name} belongs to models of tokens; this one reads images")
+    for name in given.want:
+        if name not in WANTS:
+            raise InputError(f'want names "{name}"{nearest(name, WANTS)}')
+
+
 def _check_values(config: ModelConfig, given: Inputs) -> None:
     """What JAX would clamp in silence, where the values can be seen."""
+    if config.image_size:
+        return
     batch, length = given.inputs.shape[:2]
     if given.inputs.ndim == 2:
         _in_range("token id", given.inputs, config.vocab_size, "the vocabulary")
@@ -209,6 +272,13 @@ def _check_values(config: ModelConfig, given: Inputs) -> None:
         _in_range("position", given.positions, config.max_positions, "the position table")
     if given.cache is not None and _concrete(given.cache.length):
         filled = int(given.cache.length)
+        by_length = config.rotary_scaling is not None and config.rotary_scaling.by_length
+        if by_length and filled and given.padding_mask is not None and _concrete(given.padding_mask):
+            if not np.all(np.asarray(given.padding_mask)):
+                raise InputError(
+                    f'padding after the first call of a cache: under "{config.rotary_scaling.kind}" rotary scaling it '
+                    "would change the length that what is cached was turned by"
+                )
         if filled + length > given.cache.capacity:
             raise InputError(
                 f"the cache has {given.cache.capacity} slots and {filled} are filled: {length} more do not fit"

@@ -29,7 +29,10 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
 
 
 class Norm(nn.Module):
-    """The config's norm over the last axis; parameters scale (ones) and, for layer norm, bias (zeros)."""
+    """The config's norm over the last axis; parameters scale (ones) and, for layer norm, bias (zeros).
+
+    With config.norm_unit_offset the factor is 1 + scale and scale starts at zeros.
+    """
 
     config: ModelConfig
     kind: str | None = None
@@ -37,8 +40,32 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         dim = x.shape[-1]
-        scale = self.param("scale", nn.initializers.ones_init(), (dim,), jnp.float32)
+        scale = norm_scale(self, self.config, (dim,))
         if (self.kind or self.config.norm) == "rmsnorm":
             return rms_norm(x, scale, self.config.norm_eps)
+        if not self.config.norm_bias:
+            return layer_norm(x, scale, jnp.zeros((dim,), jnp.float32), self.config.norm_eps)
         bias = self.param("bias", nn.initializers.zeros_init(), (dim,), jnp.float32)
         return layer_norm(x, scale, bias, self.config.norm_eps)
+
+
+class HeadsNorm(nn.Module):
+    """RMS norm of queries or keys [B, T, N, H] before scoring; config.qk_norm_over says over what. Parameter scale."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, heads: jax.Array) -> jax.Array:
+        config = self.config
+        if config.qk_norm_over == "head":
+            return rms_norm(heads, norm_scale(self, config, heads.shape[-1:]), config.norm_eps)
+        scale = norm_scale(self, config, heads.shape[-2:])
+        flat = heads.reshape(*heads.shape[:-2], -1)
+        return rms_norm(flat, scale.reshape(-1), config.norm_eps).reshape(heads.shape)
+
+
+def norm_scale(module: nn.Module, config: ModelConfig, shape: tuple[int, ...]) -> jax.Array:
+    """The factor of a norm, out of the parameter `scale` of `module`."""
+    if config.norm_unit_offset:
+        return 1.0 + module.param("scale", nn.initializers.zeros_init(), shape, jnp.float32)
+    return module.param("scale", nn.initializers.ones_init(), shape, jnp.float32)

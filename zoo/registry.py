@@ -4,10 +4,49 @@ from typing import Any
 
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
-from zoo.families import bert, gpt, llama
+from zoo.families import (
+    albert,
+    bert,
+    dinov2,
+    distilbert,
+    electra,
+    gemma,
+    gpt,
+    llama,
+    mistral,
+    modernbert,
+    neox,
+    olmo,
+    opt,
+    phi,
+    qwen,
+    roberta,
+    stablelm,
+    vit,
+)
 from zoo.model import Model
 
-FAMILIES = {"bert": bert.PRESETS, "gpt": gpt.PRESETS, "llama": llama.PRESETS}
+FAMILIES = {
+    "bert": bert.PRESETS,
+    "roberta": roberta.PRESETS,
+    "distilbert": distilbert.PRESETS,
+    "albert": albert.PRESETS,
+    "electra": electra.PRESETS,
+    "modernbert": modernbert.PRESETS,
+    "vit": vit.VIT_PRESETS,
+    "deit": vit.DEIT_PRESETS,
+    "dinov2": dinov2.PRESETS,
+    "gpt": gpt.PRESETS,
+    "llama": llama.PRESETS,
+    "mistral": mistral.PRESETS,
+    "qwen": qwen.PRESETS,
+    "gemma": gemma.PRESETS,
+    "neox": neox.PRESETS,
+    "opt": opt.PRESETS,
+    "phi": phi.PRESETS,
+    "olmo": olmo.PRESETS,
+    "stablelm": stablelm.PRESETS,
+}
 PRESETS: dict[str, ModelConfig] = {name: config for presets in FAMILIES.values() for name, config in presets.items()}
 
 

@@ -1,7 +1,9 @@
 """The stack of blocks: a Python loop or lax.scan over the repeats of the layer pattern, with rematerialisation.
 
 Parameter paths: loop `blocks/layer_0/...`; scan `blocks/...` with a leading axis of layers, and for patterns of several
-entries `blocks/pattern_0/...` with a leading axis of repeats. stack_layers and unstack_layers go from one to the other.
+entries `blocks/pattern_0/...` with a leading axis of repeats. Shared layers stand once in both, at `blocks/shared/...`.
+Where the last repeat of a pattern is cut short, its layers follow the scan as `tail/layer_24/...`. stack_layers and
+unstack_layers go from one to the other.
 """
 
 from typing import Any
@@ -20,18 +22,22 @@ REMAT_POLICIES = {
 
 
 class LoopedLayers(nn.Module):
-    """Blocks layer_0 .. layer_{L-1}, one after the other."""
+    """Blocks layer_{first} .. layer_{L-1}, one after the other."""
 
     config: ModelConfig
+    first: int = 0
 
     @nn.compact
     def __call__(self, x: jax.Array, caches: Any, call: Call):
-        """x [B, T, D], caches a list of L (keys, values) or None -> stream, and the L outputs of the blocks."""
+        """x [B, T, D], caches a list of (keys, values) or None -> stream, and the outputs of the blocks."""
         block_class = _with_remat(Block, self.config)
         outputs = []
-        for index in range(self.config.num_layers):
-            block = block_class(self.config, index % len(self.config.layer_pattern), name=f"layer_{index}")
-            x, output = block(x, (jnp.uint32(index), None if caches is None else caches[index]), call)
+        shared = block_class(self.config, name="shared") if self.config.shared_layers else None
+        for index in range(self.first, self.config.num_layers):
+            slot = index % len(self.config.layer_pattern)
+            block = shared or block_class(self.config, slot, name=f"layer_{index}")
+            cache = None if caches is None else caches[index - self.first]
+            x, output = block(x, (jnp.uint32(index), cache), call)
             outputs.append(output)
         return x, outputs
 
@@ -50,8 +56,27 @@ class Pattern(nn.Module):
         return x, tuple(outputs)
 
 
+class Shared(nn.Module):
+    """The one block of a model with shared_layers, under the path that the loop gives it."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, layer_input: Any, call: Call):
+        return Block(self.config, name="shared")(x, layer_input, call)
+
+
 def scanned_layers(config: ModelConfig, name: str) -> nn.Module:
     """The stack under lax.scan; called with (x, one layer input a pattern slot, stacked over repeats, call)."""
+    if config.shared_layers:
+        shared = nn.scan(
+            _with_remat(Shared, config),
+            variable_broadcast="params",
+            split_rngs={"params": False},
+            in_axes=(0, nn.broadcast),
+            length=config.num_layers,
+        )
+        return shared(config, name=name)
     single = len(config.layer_pattern) == 1
     scanned = nn.scan(
         _with_remat(Block if single else Pattern, config),
@@ -80,43 +105,53 @@ def run_layers(config: ModelConfig, x: jax.Array, cache: Any, call: Call, name: 
         x, outputs = LoopedLayers(config, name=name)(x, caches, call)
         new_cache = None if cache is None else tuple(zip(*(output[0] for output in outputs), strict=True))
         return x, new_cache, [output[1] for output in outputs], [output[2] for output in outputs]
-    slots = len(config.layer_pattern)
-    indices = jnp.arange(config.num_layers, dtype=jnp.uint32).reshape(config.num_repeats, slots)
+    slots, whole = len(config.layer_pattern), config.num_layers - config.num_tail
+    indices = jnp.arange(whole, dtype=jnp.uint32).reshape(config.num_repeats, slots)
     inputs = tuple(
         (indices[:, slot], None if cache is None else (cache[0][slot], cache[1][slot])) for slot in range(slots)
     )
     x, outputs = scanned_layers(config, name)(x, inputs[0] if slots == 1 else inputs, call)
     outputs = (outputs,) if slots == 1 else outputs
-    new_cache = None if cache is None else tuple(zip(*(output[0] for output in outputs), strict=True))
-    per_layer = [divmod(layer, slots) for layer in range(config.num_layers)]
+    tail = []
+    if config.num_tail:
+        caches = None if cache is None else list(zip(cache[0][slots:], cache[1][slots:], strict=True))
+        x, tail = LoopedLayers(config, whole, name="tail")(x, caches, call)
+    new_cache = None if cache is None else tuple(zip(*(output[0] for output in (*outputs, *tail)), strict=True))
+    per_layer = [divmod(layer, slots) for layer in range(whole)]
     weights = [None if outputs[slot][1] is None else outputs[slot][1][repeat] for repeat, slot in per_layer]
     streams = [None if outputs[slot][2] is None else outputs[slot][2][repeat] for repeat, slot in per_layer]
-    return x, new_cache, weights, streams
+    return x, new_cache, [*weights, *(o[1] for o in tail)], [*streams, *(o[2] for o in tail)]
 
 
 def stack_layers(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     """Parameters of a looped model as those of the scanned one: the leaves of the layers joined on a leading axis."""
-    slots = len(config.layer_pattern)
+    if config.shared_layers:
+        return params
+    slots, whole = len(config.layer_pattern), config.num_layers - config.num_tail
     layers = params["blocks"]
     stacked = {
         f"pattern_{slot}": jax.tree.map(
-            lambda *leaves: jnp.stack(leaves), *(layers[f"layer_{i}"] for i in range(slot, config.num_layers, slots))
+            lambda *leaves: jnp.stack(leaves), *(layers[f"layer_{i}"] for i in range(slot, whole, slots))
         )
         for slot in range(slots)
     }
-    return {**params, "blocks": stacked["pattern_0"] if slots == 1 else stacked}
+    tail = {f"layer_{i}": layers[f"layer_{i}"] for i in range(whole, config.num_layers)}
+    return {**params, "blocks": stacked["pattern_0"] if slots == 1 else stacked} | ({"tail": tail} if tail else {})
 
 
 def unstack_layers(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     """The inverse of stack_layers."""
-    slots = len(config.layer_pattern)
+    if config.shared_layers:
+        return params
+    slots, whole = len(config.layer_pattern), config.num_layers - config.num_tail
     blocks = {"pattern_0": params["blocks"]} if slots == 1 else params["blocks"]
 
     def one(layer: int) -> Any:
         repeat, slot = divmod(layer, slots)
         return jax.tree.map(lambda leaf: leaf[repeat], blocks[f"pattern_{slot}"])
 
-    return {**params, "blocks": {f"layer_{layer}": one(layer) for layer in range(config.num_layers)}}
+    layers = {f"layer_{layer}": one(layer) for layer in range(whole)} | params.get("tail", {})
+    return {**{name: tree for name, tree in params.items() if name != "tail"}, "blocks": layers}
 
 
 def _with_remat(module_class: type[nn.Module], config: ModelConfig) -> type[nn.Module]:

@@ -56,8 +56,7 @@ class Summary:
         rows = [
             ("layers x width (heads x size)", _shape_text(config)),
             ("feed-forward", f"{config.mlp_dim:,}"),
-            ("vocabulary", f"{config.vocab_size:,}"),
-            ("positions", f"{config.max_positions:,}"),
+            *_input_rows(config),
             *((f"parameters: {name}", f"{count:,}") for name, count in self.parameters.items()),
             ("parameters", f"{self.total_parameters:,}"),
             (f"forward FLOPs a token (T = {self.seq_len})", f"{self.flops_per_token:,.0f}"),
@@ -75,9 +74,16 @@ class Summary:
 def summarise(model_or_config, seq_len: int | None = None) -> Summary:
     """The Summary of a model (or of its config) at rows of `seq_len` tokens; None for its max_positions."""
     config = getattr(model_or_config, "config", model_or_config)
+    if config.image_size:
+        tokens = config.num_patches + config.num_prefix
+        if seq_len not in (None, tokens):
+            raise InputError(f"seq_len is {seq_len}, but this model reads images, whose rows have {tokens} tokens")
+        seq_len = tokens
     seq_len = config.max_positions if seq_len is None else seq_len
     if seq_len < 1:
         raise InputError(f"seq_len is {seq_len}; it must be 1 or more")
+    if config.positions == "learned" and not config.image_size and seq_len > config.max_positions:
+        raise InputError(f"seq_len is {seq_len}, but the model has learned {config.max_positions} positions, and no more")
     return Summary(config, seq_len, count_parameters(config), forward_flops(config, seq_len))
 
 
@@ -94,37 +100,62 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         config.mlp_dim,
         config.vocab_size,
     )
-    norm = D * (2 if config.norm == "layernorm" else 1)
+    bias = config.norm == "layernorm" and config.norm_bias
+    norm, E = D * (1 + bias), config.embed_width
     attention = D * (N + 2 * K) * H + N * H * D
     attention += (N + 2 * K) * H if config.attention_bias else 0
     attention += D if config.attention_out_bias else 0
-    attention += 2 * H if config.qk_norm else 0
+    if config.qk_norm:
+        attention += 2 * H if config.qk_norm_over == "head" else (N + K) * H
     ups = 2 if config.gated else 1
     feed_forward = (ups + 1) * D * F + (ups * F + D if config.mlp_bias else 0)
-    norms = 1 if config.parallel_block else {"pre": 2, "post": 2, "both": 4}[config.norm_placement]
+    norms = {"pre": 2, "post": 2, "both": 4, "after": 2}[config.norm_placement]
+    norms -= config.parallel_block and not config.parallel_mlp_norm
     cross = 0
     if config.cross_attention:
         cross = attention + norm * (2 if config.norm_placement == "both" else 1)
-    embed = V * D
-    embed += (config.max_positions + config.position_offset) * D if config.positions == "learned" else 0
+    embed = V * E
+    embed += (config.max_positions + config.position_offset) * E if config.positions == "learned" else 0
     embed += config.relative_buckets * N if config.positions == "relative" else 0
-    embed += config.token_types * D + (norm if config.embed_norm else 0)
+    embed += config.token_types * E + (E * (1 + bias) if config.embed_norm else 0)
+    embed += 0 if config.embed_rank is None else E * D + D
+    if config.image_size:
+        embed = (config.max_positions + config.num_prefix + config.mask_token) * D
+        embed += config.patch_size**2 * config.channels * D + D
     head = 0
     if config.head == "lm":
         head = (0 if config.tie_embeddings else D * V) + (V if config.lm_bias else 0)
     if config.head == "masked_lm":
-        head = D * D + D + norm + V + (0 if config.tie_embeddings else D * V)
-    if config.head == "classifier":
-        head = D * config.num_labels + config.num_labels
+        head = D * E + E * (config.head_bias + 1 + bias) + V + (0 if config.tie_embeddings else E * V)
+    if config.head in ("classifier", "token_classifier", "span", "replaced_token"):
+        head = _classifier(config, norm)
     head += D * D + D if config.pooler else 0
     head += 2 * D + 2 if config.next_sentence else 0
+    scales = 0 if config.layer_scale is None else (3 if config.cross_attention else 2) * D
+    layers = 1 if config.shared_layers else config.num_layers
+    unread = sum(not config.layer(layer).attention_norm for layer in range(layers))
     return {
         "embeddings": embed,
-        "attention": config.num_layers * (attention + cross),
-        "feed-forward": config.num_layers * feed_forward,
-        "norms": config.num_layers * norms * norm + (norm if config.final_norm else 0),
+        "attention": layers * (attention + cross),
+        "feed-forward": layers * feed_forward,
+        "norms": (layers * norms - unread) * norm + (norm if config.final_norm else 0) + layers * scales,
         "heads": head,
     }
+
+
+def _classifier(config: ModelConfig, norm: int) -> int:
+    D, features = config.embed_dim, config.embed_dim
+    if config.head == "replaced_token":
+        return D * D + D * config.head_bias + (norm if config.classifier_norm else 0) + D + config.classifier_bias
+    deep = config.classifier_hidden == "every" or (config.classifier_hidden == "row" and config.head == "classifier")
+    if config.head == "classifier" and config.pooling == "cls_mean":
+        features = 2 * D
+    count = 0
+    if deep:
+        count = features * D + D * config.head_bias + (norm if config.classifier_norm else 0)
+        features = D
+    count += (features + config.classifier_bias) * (2 if config.head == "span" else config.num_labels)
+    return 2 * count if config.distillation_head else count
 
 
 def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
@@ -137,9 +168,15 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     projections = 2 * D * (N + 2 * K) * H + 2 * N * H * D
     feed_forward = (6 if config.gated else 4) * D * F
     scores = sum(4 * N * H * _mean_keys(config, config.layer(i).window, seq_len) for i in range(config.num_layers))
-    head = 2 * D * config.vocab_size if config.head in ("lm", "masked_lm") else 0
-    head += 2 * D * D if config.head == "masked_lm" else 0
+    E = config.embed_width
+    head = 2 * E * config.vocab_size if config.head in ("lm", "masked_lm") else 0
+    head += 2 * D * E if config.head == "masked_lm" else 0
+    before = 0.0 if config.embed_rank is None else 2.0 * E * D
+    if config.image_size:
+        share = config.num_patches / (config.num_patches + config.num_prefix)
+        before = 2 * config.patch_size**2 * config.channels * D * share
     return {
+        **({"patches" if config.image_size else "embedding projection": before} if before else {}),
         "projections": float(config.num_layers * projections * (2 if config.cross_attention else 1)),
         "scores and value mix": float(scores),
         "feed-forward": float(config.num_layers * feed_forward),
@@ -156,6 +193,16 @@ def _mean_keys(config: ModelConfig, window: int | None, length: int) -> float:
     if window is None or window >= length:
         return (length + 1) / 2
     return (window * (window + 1) / 2 + (length - window) * window) / length
+
+
+def _input_rows(config: ModelConfig) -> list[tuple[str, str]]:
+    if config.image_size:
+        image = f"{config.image_size} x {config.image_size} x {config.channels}"
+        tokens = f"{config.num_patches:,} + {config.num_prefix}"
+        patch = f"{config.patch_size} x {config.patch_size}"
+        return [("image", image), ("patch", patch), ("patches and tokens before them", tokens)]
+    rank = [] if config.embed_rank is None else [("embedding width", f"{config.embed_rank:,}")]
+    return [("vocabulary", f"{config.vocab_size:,}"), ("positions", f"{config.max_positions:,}"), *rank]
 
 
 def _shape_text(config: ModelConfig) -> str:

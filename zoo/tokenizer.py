@@ -11,18 +11,20 @@ Training a vocabulary is `train.vocabulary`'s work.
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from zoo import tokenizer_files
+from zoo import chat, tokenizer_files
+from zoo.atomic_file import write_atomically
 from zoo.errors import InputError
 from zoo.packages import CHECKPOINTS, fetch
 
+BREAK = "\ufdd0"  # no character of any text, by the Unicode standard
 ROLES = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
 
 
@@ -34,6 +36,7 @@ class Pieces(Protocol):
         roles: special id by role, for the roles in `ROLES` that the vocabulary has.
         special_ids: every control piece.
         starts_word: [V] bool.
+        adds_bos: whether texts begin with BOS.
         definition: what decides ids, hashed into the fingerprint.
     """
 
@@ -41,9 +44,12 @@ class Pieces(Protocol):
     roles: dict[str, int]
     special_ids: tuple[int, ...]
     starts_word: np.ndarray
+    adds_bos: bool
     definition: bytes
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def encode_marked(self, text: str, marks: re.Pattern, hidden: str) -> list[int]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
@@ -55,6 +61,8 @@ class Tokenizer:
         vocab_size: V, one above the largest id.
         bos_id, eos_id, pad_id, unk_id, cls_id, sep_id, mask_id: int, or None where the vocabulary has no such piece.
         special_ids: ids that no text produces, ascending.
+        stop_ids: what ends a generated text: those of generation_config.json, or EOS, or none.
+        adds_bos: whether a text that is to be continued begins with BOS, as the checkpoint's settings say.
         starts_word: [V] bool: the piece begins a word (special pieces are words of their own).
         fingerprint: SHA-256 (hex) of what decides ids; equal fingerprints give equal ids.
     """
@@ -67,6 +75,7 @@ class Tokenizer:
             setattr(self, f"{role}_id", pieces.roles.get(role))
         self.special_ids = tuple(sorted(pieces.special_ids))
         self.starts_word = pieces.starts_word
+        self.adds_bos = pieces.adds_bos and self.bos_id is not None
 
     bos_id: int | None
     eos_id: int | None
@@ -80,6 +89,71 @@ class Tokenizer:
     def fingerprint(self) -> str:
         specials = json.dumps([[role, getattr(self, f"{role}_id")] for role in ROLES])
         return hashlib.sha256(specials.encode() + b"\0" + self._pieces.definition).hexdigest()
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        named = _settings(self._files, "generation_config.json").get("eos_token_id")
+        ids = [i for i in (named if isinstance(named, list) else [named]) if isinstance(i, int) and i >= 0]
+        ids += [] if self.eos_id is None or self.eos_id in ids else [self.eos_id]
+        return tuple(i for i in ids if i < self.vocab_size)
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """Jinja source from chat_template.jinja or tokenizer_config.json; None where there is none."""
+        if "chat_template.jinja" in self._files:
+            return self._files["chat_template.jinja"].decode(errors="replace")
+        found = _settings(self._files, "tokenizer_config.json").get("chat_template")
+        if isinstance(found, list):  # several, by name
+            named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+            found = named.get("default")
+        return found if isinstance(found, str) else None
+
+    def chat_text(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
+        """A conversation as the checkpoint's own template writes it, special pieces included.
+
+        Args:
+            messages: dicts with "role" ("system", "user", "assistant") and "content".
+            add_generation_prompt: end where the assistant's turn begins.
+            **variables: more names that the template reads, such as tools.
+
+        Raises:
+            InputError: there is no template, or it fails or refuses these messages.
+        """
+        if self.chat_template is None:
+            raise InputError("this tokenizer has no chat template; use a checkpoint that was trained to converse")
+        given = {"tools": None, "documents": None} | variables
+        for role in ROLES:
+            at = getattr(self, f"{role}_id")
+            if at is not None:
+                given[f"{role}_token"] = self.piece(at)
+        return chat.render(self.chat_template, messages, add_generation_prompt=add_generation_prompt, **given)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
+    ) -> list[int]:
+        """Ids of a conversation; arguments and errors as `chat_text`.
+
+        The template's special pieces become their ids. What a message says is text alone: "<|im_end|>" in a content
+        ends no turn, as it would if the whole were read together.
+        """
+        marks = sorted((self.piece(i) for i in self.special_ids), key=len, reverse=True)
+        marks = [mark for mark in marks if mark]
+        if not marks:
+            return self.encode(self.chat_text(messages, add_generation_prompt, **variables))
+        pattern = re.compile("|".join(map(re.escape, marks)))
+
+        def hidden(value: Any) -> Any:
+            if isinstance(value, str):
+                return pattern.sub(lambda found: found[0][0] + BREAK + found[0][1:], value.replace(BREAK, ""))
+            if isinstance(value, Mapping):
+                return {name: hidden(inner) for name, inner in value.items()}
+            return [hidden(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+        safe = [{name: value if name == "role" else hidden(value) for name, value in m.items()} for m in messages]
+        text = self.chat_text(safe, add_generation_prompt, **variables)
+        return self._pieces.encode_marked(text, pattern, BREAK)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without special pieces; text that looks like one ("[SEP]") is read as plain characters."""
@@ -190,17 +264,8 @@ class Tokenizer:
     def save(self, folder: str | os.PathLike) -> Path:
         """Writes `files()` into `folder` (made if missing), each atomically; returns the folder."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         for name, data in self._files.items():
-            handle, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, folder / name)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_atomically(folder / name, data)
         return folder
 
     def __len__(self) -> int:
@@ -221,12 +286,14 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     """The tokenizer in a folder or file.
 
     Args:
-        path: a file (tokenizer.json, a SentencePiece model, vocab.txt), a folder with one of them or with vocab.json
-            and merges.txt, a run or shard folder (its `tokenizer/` is read), or an embedded checkpoint's name.
+        path: a file (tokenizer.json, a SentencePiece model, vocab.txt, a GGUF model), a folder with one of them or with
+            vocab.json and merges.txt, a run or shard folder (its `tokenizer/` is read), or an embedded checkpoint's name.
 
     Raises:
         InputError: nothing there, or not readable as a tokenizer.
     """
+    if not str(path).strip():
+        raise InputError("the path of the tokenizer is empty; name a folder or a file")
     place = Path(path)
     if not place.exists() and str(path) in CHECKPOINTS:
         place = fetch(str(path))
@@ -236,6 +303,14 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
 def sentencepiece_tokenizer(model: bytes, name: str = "tokenizer.model") -> Tokenizer:
     """A Tokenizer over the bytes of a SentencePiece model."""
     return Tokenizer(tokenizer_files.SentencePieces(model, name), {name: model})
+
+
+def _settings(files: dict[str, bytes], name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(files.get(name, b"{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _text_fault(texts: Sequence[str], error: Exception) -> str:

@@ -1,15 +1,17 @@
-"""The four layouts in which tokenizers are published, each read into one shape.
+"""The layouts in which tokenizers are published, each read into one shape.
 
     tokenizer.json                    Hugging Face tokenizers, whole
     tokenizer.model, spiece.model     SentencePiece
     vocab.txt                         BERT's WordPiece, one piece a line
     vocab.json + merges.txt           GPT-2's byte-level BPE
+    x.gguf                            inside a model file, see zoo.gguf_tokenizer
 
 Roles of special pieces come from tokenizer_config.json or special_tokens_map.json where those say so, else from the
-usual names in the vocabulary.
+usual names in the vocabulary. A chat template and generation_config.json beside them are kept with the tokenizer.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import InputError
+from zoo.gguf_file import is_gguf
+from zoo.safe_path import inside
 
 USUAL_NAMES = {
     "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
@@ -29,6 +33,8 @@ USUAL_NAMES = {
 }
 SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 SETTINGS_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+BESIDE_NAMES = ("chat_template.jinja", "generation_config.json")
+MAX_BYTES, MAX_PIECES = 256 * 1024**2, 10_000_000
 # A byte-level vocabulary writes the bytes of space, newline, tab and carriage return as these letters.
 BYTE_SPACES = ("\u0120", "\u010a", "\u0109", "\u010d")
 SPACE_MARKS = ("\u2581", "<0x0A>", "<0x09>", "<0x0D>", "<0x20>")
@@ -41,7 +47,7 @@ def read(place: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, b
         InputError: nothing there, or not readable.
     """
     if place.is_file():
-        return _read_file(place)
+        return _read_gguf(place) if is_gguf(place) else _read_file(place)
     if not place.is_dir():
         raise InputError(f"no file or folder {place}")
     for folder in (place, place / "tokenizer"):
@@ -50,51 +56,78 @@ def read(place: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, b
                 return _read_file(folder / name)
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
             return _read_file(folder / "vocab.json")
+    inside = sorted(place.glob("*.gguf"))
+    if len(inside) == 1:
+        return _read_gguf(inside[0])
     looked = ", ".join(("tokenizer.json", *SENTENCEPIECE_NAMES, "vocab.txt"))
     raise InputError(f"no tokenizer in {place} or its tokenizer/; looked for {looked}, vocab.json with merges.txt")
 
 
+def is_tokenizer_folder(place: Path) -> bool:
+    """Whether `read` would find something in this folder."""
+    return any(
+        (folder / name).is_file()
+        for folder in (place, place / "tokenizer")
+        for name in ("tokenizer.json", *SENTENCEPIECE_NAMES, "vocab.txt", "vocab.json")
+    ) or len(list(place.glob("*.gguf"))) == 1
+
+
 def _read_file(path: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, bytes]]:
-    data = _bytes(path)
-    if path.suffix != ".json" and ".model" in path.name:
-        name = path.name if path.name in SENTENCEPIECE_NAMES else "tokenizer.model"
-        return SentencePieces(data, path), {name: data}
-    if path.suffix != ".json" and path.name != "vocab.txt":
+    names = [path.name, *SETTINGS_NAMES, *BESIDE_NAMES]
+    names += ["merges.txt"] if path.name == "vocab.json" else []
+    sentencepiece = path.suffix != ".json" and ".model" in path.name
+    if path.suffix != ".json" and path.name != "vocab.txt" and not sentencepiece:
         raise InputError(f"{path} is no tokenizer file; give tokenizer.json, vocab.txt, or a SentencePiece .model")
-    settings_files = {name: _bytes(path.parent / name) for name in SETTINGS_NAMES if (path.parent / name).is_file()}
+    files = {name: _bytes(path.parent / name) for name in names if name == path.name or (path.parent / name).is_file()}
+    if sentencepiece and path.name not in SENTENCEPIECE_NAMES:
+        files = {"tokenizer.model": files[path.name]}  # one of several in a folder, of which nothing else speaks
+    return _read_bytes(files, path), files
+
+
+def _read_gguf(path: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, bytes]]:
+    from zoo.gguf_tokenizer import tokenizer_files
+
+    files = tokenizer_files(path)
+    return _read_bytes(files, path.parent / next(iter(files))), files
+
+
+def _read_bytes(files: dict[str, bytes], path: Path) -> "SentencePieces | HuggingFacePieces":
+    """The pieces of a tokenizer's files, the first of which says the layout; `path` is its place, for messages."""
+    name, data = next(iter(files.items()))
     settings = {}
-    for name, content in reversed(settings_files.items()):
-        settings |= _json(content, path.parent / name)
-    files = {path.name: data} | settings_files
-    if path.name == "vocab.txt":
-        return _word_pieces(path, data, settings), files
+    for beside in reversed(SETTINGS_NAMES):
+        if beside in files:
+            settings |= _json(files[beside], path.parent / beside)
+    if name in SENTENCEPIECE_NAMES:
+        return SentencePieces(data, path, settings)
+    if name == "vocab.txt":
+        return _word_pieces(path, data, settings)
     content = _json(data, path)
-    if path.name == "vocab.json":
-        merges = _bytes(path.parent / "merges.txt")
-        return _byte_pairs(path, content, merges, settings), files | {"merges.txt": merges}
+    if name == "vocab.json":
+        return _byte_pairs(path, content, files.get("merges.txt", b""), settings)
     library = _library()
     try:
         backend = library.Tokenizer.from_str(data.decode())
     except Exception as error:  # the library raises bare Exception
         raise InputError(f"{path} is no valid tokenizer.json ({str(error).splitlines()[0]})") from error
-    return HuggingFacePieces(backend, settings, data), {"tokenizer.json": data} | settings_files
+    return HuggingFacePieces(backend, settings, data)
 
 
 class SentencePieces:
     """A SentencePiece model; specials are found by name, for its own slots hold four alone."""
 
-    def __init__(self, model: bytes, path: str | Path):
+    def __init__(self, model: bytes, path: str | Path, settings: dict[str, Any] | None = None):
         import sentencepiece
 
         try:
             if not model:
                 raise RuntimeError("it is empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
+            processor = self._processor
+            count = processor.get_piece_size()
+            self.pieces = [processor.id_to_piece(i) for i in range(count)]
+        except (RuntimeError, ValueError) as error:  # ValueError: pieces or messages that are no UTF-8
             raise InputError(f"{path} is no valid SentencePiece model") from error
-        processor = self._processor
-        count = processor.get_piece_size()
-        self.pieces = [processor.id_to_piece(i) for i in range(count)]
         control = [i for i in range(count) if processor.is_control(i) or processor.is_unknown(i)]
         self.special_ids = tuple(control)
         by_name = {self.pieces[i]: i for i in control}
@@ -106,9 +139,18 @@ class SentencePieces:
         self.starts_word = np.array([piece.startswith(SPACE_MARKS) for piece in self.pieces], dtype=bool)
         self.starts_word[control] = True
         self.definition = b"sentencepiece\0" + model
+        self.adds_bos = bool((settings or {}).get("add_bos_token", True))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._processor.encode(list(texts)) if texts else []
+
+    def encode_marked(self, text: str, marks: re.Pattern, hidden: str) -> list[int]:
+        """Ids of a text in which `marks` are special pieces; `hidden` is taken out of what stands between them."""
+        ids: list[int] = []
+        for part in _parts(text, marks):
+            at = self._processor.piece_to_id(part) if marks.fullmatch(part) else None
+            ids += self._processor.encode(part.replace(hidden, "")) if at is None else [at]
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._processor.decode(list(ids))
@@ -121,12 +163,16 @@ class HuggingFacePieces:
         backend.no_padding()
         backend.no_truncation()
         vocabulary = backend.get_vocab(with_added_tokens=True)
+        if max(vocabulary.values(), default=-1) >= MAX_PIECES:
+            raise InputError(f"a tokenizer has an id of {max(vocabulary.values())}; at most {MAX_PIECES} are read")
         self.pieces = [""] * (1 + max(vocabulary.values(), default=-1))
         for piece, i in vocabulary.items():
             self.pieces[i] = piece
         self.roles = _roles(vocabulary, settings)
         added = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
         self.special_ids = tuple(sorted(added | set(self.roles.values())))
+        framed = backend.encode("a").ids if self.pieces else []
+        self.adds_bos = bool(settings.get("add_bos_token", framed[:1] == [self.roles.get("bos")]))
         backend.encode_special_tokens = True  # "[SEP]" in a text is text
         self.starts_word = _starts_word(self.pieces, json.loads(backend.to_str()))
         self.starts_word[list(self.special_ids)] = True
@@ -137,6 +183,22 @@ class HuggingFacePieces:
         if not texts:
             return []
         return [found.ids for found in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_marked(self, text: str, marks: re.Pattern, hidden: str) -> list[int]:
+        """As SentencePieces.encode_marked; special pieces may take the spaces beside them."""
+        added = {token.content: token for token in self._backend.get_added_tokens_decoder().values()}
+        parts = _parts(text, marks)
+        for at, part in enumerate(parts):
+            token = added.get(part) if marks.fullmatch(part) else None
+            if token is not None and token.lstrip and at:
+                parts[at - 1] = parts[at - 1].rstrip()
+            if token is not None and token.rstrip and at + 1 < len(parts):
+                parts[at + 1] = parts[at + 1].lstrip()
+        ids: list[int] = []
+        for part in filter(None, parts):
+            at = self._backend.token_to_id(part) if marks.fullmatch(part) else None
+            ids += self.encode_batch([part.replace(hidden, "")])[0] if at is None else [at]
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._backend.decode(list(ids), skip_special_tokens=False)
@@ -180,6 +242,15 @@ def _byte_pairs(path: Path, vocabulary: Any, merges: bytes, settings: dict[str, 
     return HuggingFacePieces(backend, settings, b"bytepairs\0" + definition)
 
 
+def _parts(text: str, marks: re.Pattern) -> list[str]:
+    """`text` cut before and after each mark."""
+    parts, end = [], 0
+    for found in marks.finditer(text):
+        parts += [text[end : found.start()], found[0]]
+        end = found.end()
+    return [part for part in (*parts, text[end:]) if part]
+
+
 def _roles(vocabulary: dict[str, int], settings: dict[str, Any]) -> dict[str, int]:
     """Special id by role: as the settings name it, where they do (null says there is none), else by usual names."""
     roles = {}
@@ -193,7 +264,8 @@ def _roles(vocabulary: dict[str, int], settings: dict[str, Any]) -> dict[str, in
 
 
 def _token_text(entry: Any) -> str | None:
-    return entry.get("content") if isinstance(entry, dict) else entry
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
 
 
 def _starts_word(pieces: Sequence[str], definition: dict[str, Any]) -> np.ndarray:
@@ -220,7 +292,10 @@ def _library():
 
 
 def _bytes(path: Path) -> bytes:
+    path = inside(path)
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a tokenizer (at most {MAX_BYTES})")
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror})") from error
@@ -238,6 +313,8 @@ def _json(data: bytes, path: Path) -> dict[str, Any]:
         found = json.loads(_text(data, path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is no valid JSON at line {error.lineno}") from error
+    except (RecursionError, ValueError) as error:  # nested or written too deep, digits without end
+        raise InputError(f"{path} is no valid JSON ({error})") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} holds a JSON {type(found).__name__} and not an object")
     return found

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.cells import Cell, CellKey, by_key, find, read, read_all, save, write_atomically
+from eval.cells import Cell, CellKey, by_key, find, read, read_all, save
 from zoo.errors import InputError
 
 KEY = CellKey("movie-sentences", "org/net: small", "pretrained", 400, 2)
@@ -55,19 +55,3 @@ def test_bad_cells_are_refused():
         Cell(KEY, {"accuracy": float("nan")}, 1.0)
     with pytest.raises(InputError, match="two cells for task movie-sentences"):
         by_key([CELL, CELL])
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    write_atomically(path, b"old")
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(InputError, match="No space left"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.txt"]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_atomically(tmp_path / "file" / "b.txt", b"")

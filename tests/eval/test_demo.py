@@ -21,6 +21,7 @@ from zoo import InputError
 from zoo.checkpoints import run_folder
 
 ROOT = Path(__file__).resolve().parents[2]
+NOTE = demo.SMALL_NOTE
 GPT = dataclasses.replace(SMALL.only(("gpt",)), labels=(16,))
 
 
@@ -33,13 +34,14 @@ def files(folder):
 def shown(one, tmp_path_factory):
     """A demonstration of one network that has run through: its folder, lines and report."""
     folder, lines = tmp_path_factory.mktemp("demo"), []
-    made = demo.run(GPT, folder, load_task=made_up.load, devices=one, say=lines.append)
+    made = demo.run(GPT, folder, load_task=made_up.load, devices=one, say=lines.append, notes=(NOTE,))
     return folder, lines, made
 
 
 def test_it_ends_with_the_report_and_the_three_lines_that_matter(shown):
     folder, lines, made = shown
     assert lines[-4:] == [f"\nReport: {folder / 'report.html'}", *made.headline]
+    assert [lines[0], *lines[-6:-4]] == [NOTE, NOTE, made.notes[1]] and made.notes[1].startswith("Only two seeds: ")
     headings = [line.strip("\n= ") for line in lines if line.startswith("\n==")]
     assert headings == [
         "Texts, tasks and checkpoint",

@@ -198,9 +198,22 @@ def test_markdown_tables(written):
     lines = (written / "report.md").read_text().splitlines()
     assert "|  | 100 labels | 400 labels |" in lines
     assert "| small, pre-trained | 0.810 ± 0.025 | 0.810 ± 0.134 |" in lines
-    (row,) = [line for line in lines if line.startswith("| small minus random start | 100 |")]
-    assert row.startswith("| small minus random start | 100 | +0.205 | +0.183 to +0.227 | <0.001 | 0.250 |")
+    (row,) = [line for line in lines if line.startswith("| small pre-trained minus random start | 100 |")]
+    assert row.startswith("| small pre-trained minus random start | 100 | +0.205 | +0.183 to +0.227 | <0.001 | 0.250 |")
     assert row.endswith("| excludes zero: better |")
+
+
+def test_what_makes_numbers_mean_nothing_stands_above_them(built, tmp_path):
+    few = build([cell for cell in CELLS if cell.key.seed < 2], notes=("Made-up <text>.",))
+    two = "Only two seeds: their intervals are very wide, and next to nothing can be decided; three or more are needed."
+    assert few.notes == ("Made-up <text>.", two) and built.notes == ()
+    report_files.write(few, tmp_path)
+    page, markdown = ((tmp_path / f"report.{kind}").read_text() for kind in ("html", "md"))
+    assert page.index("Made-up &lt;text&gt;.") < page.index(two) < page.index(few.headline[0])
+    assert markdown.startswith(f"# A & B\n\n**Made-up <text>.**\n\n**{two}**\n\n- {few.headline[0]}")
+    assert json.loads((tmp_path / "report.json").read_text())["notes"] == list(few.notes)
+    (one,) = build([cell for cell in CELLS if cell.key.seed == 1]).notes
+    assert one.startswith("Only one seed: there is no interval, ")
 
 
 def test_facts_of_a_task():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.checkpoints.safetensors_file import write_file
+from zoo.checkpoints.safetensors_out import write_file
 
 HERE = Path(__file__).resolve().parent
 
@@ -52,6 +52,11 @@ def batch(seed: int, vocab_size: int, rows: int, length: int, shortest: int, lef
         "positions": np.maximum(np.cumsum(mask, axis=1) - 1, 0).astype(np.int32),
         "token_types": (np.cumsum(mask, axis=1) > lengths[:, None] // 2).astype(np.int32),
     }
+
+
+def images(seed: int, rows: int, side: int, channels: int) -> np.ndarray:
+    """Noise in place of normalised images: float32 [rows, side, side, channels]."""
+    return np.random.RandomState(seed).standard_normal((rows, side, side, channels)).astype(np.float32)
 
 
 def error(ours: Any, reference: Any, where: np.ndarray | None = None) -> float:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from train.config import TrainConfig
 from train.mesh import make_driver
 from train.optimizer import make_optimizer
 from train.state import TrainState, initial_state
+from zoo.checkpoints.orbax_quiet import quiet_restore
 from zoo.errors import InputError
 
 MODEL = zoo.create(zoo.ModelConfig(vocab_size=16, embed_dim=16, num_layers=1, num_heads=2))
@@ -109,7 +111,8 @@ def test_missing_and_foreign_checkpoints_are_one_line(state, tmp_path):
     checkpoints.wait()
     wider = zoo.create(MODEL.config, mlp_dim=32)
     other = make_driver("jit").abstract(initial_state(wider.init, OPTIMIZER, 0))
-    with pytest.raises(InputError, match="cannot be restored") as caught:
+    line = "does not hold the model of config.json: 3 wrong shape: .*mlp/down/kernel"
+    with pytest.raises(InputError, match=line) as caught:
         checkpoints.restore(other)
     assert "\n" not in str(caught.value)
     checkpoints.close()
@@ -219,11 +222,26 @@ def test_damaged_arrays_are_one_line_for_training_and_for_loading(state, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps({"model": MODEL.config.to_dict()}))
     for path in (tmp_path / "checkpoints" / "0" / "params").glob("ocdbt.process_0/d/*"):
         path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(InputError, match="0 cannot be restored; .* delete that folder"):
+    with pytest.raises(InputError, match="its files are damaged or missing; delete .*/0 to go on from the step"):
         checkpoints.restore(make_driver("jit").abstract(MAKE))
     with pytest.raises(InputError, match="its files are damaged or missing"):
         zoo.load(tmp_path)
     checkpoints.close()
+
+
+def test_reads_that_end_after_a_failed_restore_print_nothing(monkeypatch):
+    """Other things that cannot be raised are told as before, and a restore that succeeds leaves no trace."""
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+    before = sys.unraisablehook
+    with quiet_restore():
+        assert sys.unraisablehook is not before
+    assert sys.unraisablehook is before
+    with pytest.raises(OSError), quiet_restore():
+        raise OSError
+    for error in (RuntimeError("Event loop is closed"), RuntimeError("other"), ValueError("Event loop is closed")):
+        sys.unraisablehook(SimpleNamespace(exc_value=error))
+    assert told == ["other", "Event loop is closed"]
 
 
 def test_a_damaged_metrics_file_is_one_line(state, tmp_path):

@@ -54,7 +54,12 @@ def test_a_recipe_from_text_to_run_folder_and_again_from_its_config(data, tmp_pa
 GPT = ["pretrain", "r", "--model", "gpt-tiny", "--data", "D"]
 MISTAKES = [
     (["pretrain", "r"], "r is no run yet: say --model, --recipe or --config"),
-    (["pretrain", "r", "--model", "bert-tny"], "no data: add --data FOLDER, as python -m train prepare makes it"),
+    (["pretrain", "r", "--model", "bert-tiny"], "no data to train on: add --data FOLDER, as python -m train prepare"),
+    (["pretrain", "r", "--model", "bert-tny"], 'nor a folder; did you mean "bert-tiny"?'),
+    (["pretrain", "r", "--model", "bert-tiny", "--model-set", "num_layer=1"], 'did you mean "num_layers"?'),
+    (["pretrain", "TEXT", "--model", "bert-tiny", "--data", "D"], "is a file, where a folder is needed"),
+    (["pretrain", "TEXT/r", "--recipe", "demo-gpt"], "is a file, where a folder is needed for "),
+    (["pretrain"], 'missing RUN_FOLDER for "train pretrain"; see "python -m train pretrain --help"'),
     (["pretrain", "r", "--model", "bert-tny", "--data", "D"], 'nor a folder; did you mean "bert-tiny"?'),
     (["pretrain", "r", "--recipe", "demo-brt"], 'there is no recipe "demo-brt"; did you mean "demo-bert"?'),
     (["pretrain", "r", "--model", "gpt-tiny", "--data", "nowhere"], "no finished shards in "),
@@ -62,10 +67,10 @@ MISTAKES = [
     ([*GPT, "--model-set", "layers"], '--model-set "layers" is not of the form field=value'),
     ([*GPT, "--objective", "masked_lm"], 'head "masked_lm" needs visibility "full", not "causal"'),
     ([*GPT, "--steps", "0"], "steps is 0; it must be 1 or more"),
-    ([*GPT, "--warmup-steps", "9999"], "warmup_steps is 9999 but the run has 1000 steps"),
+    ([*GPT, "--warmup-steps", "9999"], "--warmup-steps is 9999 but the run has 1000 steps"),
     ([*GPT, "--seq-len", "4096"], "position table ends at 512"),
     ([*GPT, "--driver", "mesh", "--mesh", "dta=8"], 'mesh has no axis "dta"; did you mean "data"?'),
-    ([*GPT, "--batch-size", "100000"], "batch_size 100000 is more than the "),
+    ([*GPT, "--batch-size", "100000"], "--batch-size 100000 is more than the "),
     (
         ["pretrain", "r", "--model", "bert-tiny", "--data", "D", "--objective", "next_token"],
         'did you mean objective "masked_lm"?',
@@ -73,7 +78,20 @@ MISTAKES = [
     (["pretrain", "r", "--config", "no.json"], "no config at no.json"),
     (["pretrain", "r", "--config", "no.json", "--recipe", "demo-gpt"], "--config and --recipe are both given"),
     (["pretrain", "r", "--lerning-rate", "1"], 'unknown option --lerning-rate for "train pretrain"; did you mean'),
+    (["prepare", "nowhere.txt"], '"nowhere.txt" is neither a corpus nor a file or folder'),
+    (["prepare"], "no text is given: name a corpus (encyclopedia, shakespeare), or the path of a file or folder"),
+    (["prepare", "TEXT"], 'missing --out for "train prepare": the shard folder to make, such as --out data/mine'),
+    (["prepare", "TEXT", "--out", "TEXT"], "is a file, where a folder is needed"),
+    (["prepare", "TEXT", "--out", "TEXT/x"], "is a file, where a folder is needed for "),
+    (["prepare", "TEXT", "--out", "x"], " characters teaches fewer than 8,192 pieces; pass --vocab-size "),
+    (["prepare", "TEXT", "--out", "x", "--vocab-size", "9"], "a vocabulary of 9 pieces cannot hold"),
+    (["prepare", "TEXT", "--out", "x", "--vocab-size", "0"], "--vocab-size is 0; it must be 1 or more"),
+    (["prepare", "TEXT", "--out", "x", "--valid-fraction", "1"], "--valid-fraction is 1.0; it must be from 0 to"),
+    (["prepare", "TEXT", "--out", "x", "--min-valid", "-1"], "--min-valid is -1; it must be 0, to set none aside, or"),
+    (["prepare", "TEXT", "--out", "x", "--text-field", "txt"], 'field "txt" (--text-field); did you mean "text"?'),
+    (["prepare", "TEXT", "--out", "x", "--tokenizer", "D", "--min-valid", "999"], "or pass --min-valid 0 to set none"),
     (["prepare", "nowhere.txt", "--out", "x"], '"nowhere.txt" is neither a corpus nor a file or folder'),
+    ([*GPT, "--driver", "gpu"], '--driver of "train pretrain" cannot be "gpu"; one of jit, mesh, pmap\n'),
     (["pretain"], 'unknown subcommand "pretain" for "train"; did you mean "pretrain"?'),
 ]
 
@@ -81,7 +99,9 @@ MISTAKES = [
 @pytest.mark.parametrize("words,line", MISTAKES)
 def test_a_mistake_is_one_line_and_leaves_nothing(data, tmp_path, monkeypatch, capsys, words, line):
     monkeypatch.chdir(tmp_path)
-    assert main([str(data) if word == "D" else word for word in words]) == 2
+    text = str(data.parent / "texts.jsonl")
+    meant = {"D": str(data), "TEXT": text, "TEXT/r": f"{text}/r", "TEXT/x": f"{text}/x"}
+    assert main([meant.get(word, word) for word in words]) == 2
     error = capsys.readouterr().err
     assert line in error and error.startswith("error: ") and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

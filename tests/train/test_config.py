@@ -36,7 +36,7 @@ def test_there_and_back(tmp_path):
         (lambda: TrainConfig(tensorboard="yes"), "tensorboard is 'yes'; it must be true or false"),
         (lambda: TrainConfig(decay="*kernel"), "it must be a list of patterns"),
         (lambda: TrainConfig(mask_rate=1.0), "mask_rate is 1.0"),
-        (lambda: TrainConfig(clip_norm=-1), "clip_norm is -1"),
+        (lambda: TrainConfig(clip_norm=-1), "clip_norm is -1; it must be 0 or more"),
         (lambda: TrainConfig(whole_words=True), 'whole_words is a part of the objective "masked_lm"'),
         (lambda: RunConfig.from_dict({"model": {}}), 'a run\'s config needs the table "train"'),
         (lambda: RunConfig.from_dict({"model": {}, "train": {}, "modle": 1}), 'RunConfig has no field "modle"'),
@@ -66,3 +66,7 @@ def test_changes_name_what_matters_and_nothing_else():
 def test_next_token_rows_carry_one_id_more():
     assert TrainConfig(seq_len=64).row_length == 65
     assert TrainConfig(seq_len=64, objective="masked_lm").row_length == 64
+
+
+def test_no_clipping_has_two_names():
+    assert TrainConfig(clip_norm=0) == TrainConfig(clip_norm=0.0) == TrainConfig(clip_norm=None)

@@ -23,6 +23,7 @@ from train.data.shards import write_shards
 from train.logs import MetricsLog, read
 from train.mesh import make_driver
 from train.optimizer import make_optimizer
+from train.run_folder import RunFolder
 from train.state import initial_state
 from zoo.errors import InputError
 
@@ -210,11 +211,21 @@ def test_other_data_on_an_old_folder_is_refused(whole, tmp_path):
 
 
 def test_a_second_process_is_kept_out(whole):
-    from train.run_folder import RunFolder
-
     config, folder = whole
     with RunFolder(folder, config), pytest.raises(InputError, match="another process is training in"):
         RunFolder(folder, config)
+
+
+def test_a_process_that_is_not_the_first_writes_checkpoints_alone(config, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(loop, "is_first_process", lambda: False)
+    result = loop.run(config, tmp_path / "run", stop_at=4)
+    assert result.step == 4 and result.train == {}
+    assert os.listdir(tmp_path / "run") == ["checkpoints"] and capfd.readouterr() == ("", "")
+    # It stands beside the first one, whose lock and settings are there.
+    with RunFolder(tmp_path / "run", config), RunFolder(tmp_path / "run", config, writes=False):
+        other = RunConfig(config.model, config.train.replace(seed=1))
+        with pytest.raises(InputError, match="train.seed was 0, now 1"):
+            RunFolder(tmp_path / "run", other, writes=False)
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_step_rows_and_checkpoint(config, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ NO_MASK = SimpleNamespace(vocab_size=360, mask_id=None, special_ids=(0,), starts
         (MASKED, GPT, None, 'did you mean objective "next_token"'),
         (NEXT, GPT.replace(head="none"), None, 'needs head "lm", not "none"'),
         (MASKED, BERT, NO_MASK, "masked_lm needs a tokenizer with a mask token"),
-        (MASKED.replace(next_sentence=True), BERT, None, "needs a model with pooler=True and next_sentence=True"),
+        (MASKED.replace(next_sentence=True), BERT, None, "needs a model with a pooler and a next-sentence head"),
         (NEXT, GPT.replace(vocab_size=300), None, "the tokenizer has 360 ids but the model's vocab_size is 300"),
         (NEXT.replace(seq_len=33), GPT, None, "seq_len is 33 but the model's position table ends at 32"),
     ],

@@ -116,10 +116,10 @@ def test_empty_documents_are_counted_and_left_out(tmp_path, tokenizer):
     [
         ([], {}, r"the corpus holds no text \(0 empty documents\)"),
         (["", ""], {}, r"the corpus holds no text \(2 empty documents\)"),
-        (["one"], {}, "a corpus of 1 documents cannot hold out 1 different ones and train on the rest"),
-        (["one", "one", "two"], {"min_valid": 3}, "a corpus of 3 documents cannot hold out 3 different ones"),
-        (["one"], {"valid_fraction": 1.0}, "valid_fraction 1.0 is outside 0 to below 1"),
-        (["one"], {"min_valid": -1}, "min_valid -1 is negative"),
+        (["one"], {}, "the text is 1 document, too few to set 1 aside for validation and still train on the rest"),
+        (["one", "one", "two"], {"min_valid": 3}, "the text is 3 documents, too few to set 3 aside for validation"),
+        (["one"], {"valid_fraction": 1.0}, "valid_fraction is 1.0; it must be from 0 to below 1"),
+        (["one"], {"min_valid": -1}, "min_valid is -1; it must be 0, to set none aside, or more"),
     ],
 )
 def test_a_corpus_that_is_too_small(tmp_path, tokenizer, documents, options, message):
@@ -199,7 +199,7 @@ def test_a_failed_overwrite_leaves_the_old_shards_and_a_failed_first_run_nothing
         write_shards(documents(), tokenizer, folder, overwrite=True)
     open_shards(folder, tokenizer, verify=True)
     assert not (folder / ".unfinished").exists()
-    with pytest.raises(InputError, match="cannot hold out 9"):
+    with pytest.raises(InputError, match="too few to set 9 aside"):
         write_shards(["one", "two"], tokenizer, tmp_path / "new", min_valid=9)
     assert not (tmp_path / "new").exists()
 

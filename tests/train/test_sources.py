@@ -198,8 +198,8 @@ def test_text_files_and_folders(tmp_path):
         ("a.txt.gz", gzip.compress(b"fine\n\xff", mtime=0), "not UTF-8 at unpacked byte 5"),
         ("a.txt.gz", gzip.compress(b"fine\n" * 99, mtime=0)[:-9], "is a damaged .gz file"),
         ("a.txt.gz", b"plain", "is a damaged .gz file"),
-        ("a.jsonl", b'{"text": 1}', 'line 1 has no text in field "text"$'),
-        ("a.jsonl", b'"x"\n{"texts": "y"}', 'line 2 has no text in field "text"; did you mean "texts"'),
+        ("a.jsonl", b'{"text": 1}', 'line 1 has no text in field "text" .--text-field.$'),
+        ("a.jsonl", b'"x"\n{"texts": "y"}', 'line 2 has no text in field "text" .--text-field.; did you mean "texts"'),
         ("a.jsonl", b'{"text": ', "line 1 is no valid JSON"),
         ("a.txt", b" \n\n", "a.txt holds no text"),
         ("a.txt", b"", "a.txt holds no text"),
@@ -218,7 +218,7 @@ def test_corpora_by_name(tmp_path):
         sources.corpus("encyclopdia")
     with pytest.raises(InputError, match="holds no .txt, .jsonl"):
         list(sources.corpus(tmp_path))
-    with pytest.raises(InputError, match="no corpus named"):
+    with pytest.raises(InputError, match="no text is given: name a corpus .encyclopedia, shakespeare."):
         sources.corpus()
 
 

@@ -101,6 +101,21 @@ def test_a_packed_prompt_goes_on_in_its_last_document(case):
     assert np.asarray(cache.order[0, :8]).tolist() == [0, 1, 0, 1, 2, 3, 4, 0]
 
 
+def test_documents_that_take_turns_in_the_cache_go_on_each(case):
+    """ROWS[0] and ROWS[1] interleaved in one row: each is seen and counted by its id, over calls and within one."""
+    model, params, expected = case
+    turns = jnp.asarray([[1, 2, 2, 1, 1, 2, 1, 2]])
+    tokens = ROWS[turns - 1, jnp.asarray([[0, 0, 1, 1, 2, 2, 3, 3]])]
+    cache, logits = model.init_cache(1, CAPACITY), []
+    for part in (slice(0, 3), slice(3, 6), slice(6, 8)):
+        part_logits, cache = feed(model, params, cache, tokens[:, part], segment_ids=turns[:, part])
+        logits.append(part_logits)
+    logits = jnp.concatenate(logits, axis=1)[0]
+    for document in (1, 2):
+        np.testing.assert_allclose(logits[turns[0] == document], expected[document - 1, :4], atol=1e-5)
+    assert np.asarray(cache.order[0, :8]).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 def test_the_cache_that_went_in_is_unchanged(case):
     model, params, _ = case
     empty = model.init_cache(2, CAPACITY)

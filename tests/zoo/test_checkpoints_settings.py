@@ -188,7 +188,7 @@ def test_rotary_scalings_that_we_do_not_compute(scaling, said):
         (BERT, {"hidden_act": "quick_gelu"}, "hidden_act is 'quick_gelu'"),
         (BERT, {"hidden_act": "gelu_nwe"}, 'did you mean "gelu_new"'),
         (BERT, {"embedding_size": 128}, "a setting is unknown to BERT and may change the numbers: embedding_size=128"),
-        (BERT, {"architectures": ["BertForTokenClassification"]}, '"BertForTokenClassification" is not supported'),
+        (BERT, {"architectures": ["BertForMultipleChoice"]}, '"BertForMultipleChoice" is not supported'),
         (BERT, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
         (BERT, {"num_attention_heads": 7}, "7 does not divide embed_dim 768"),
         (BERT, {"num_hidden_layers": 10**9}, "num_layers is 1000000000"),

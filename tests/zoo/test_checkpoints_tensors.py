@@ -1,6 +1,8 @@
 """Tensors in files: bit-exact without PyTorch; truncated, false or far-reaching files are refused in one line."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from zoo.checkpoints.layouts import LAYOUTS
-from zoo.checkpoints.safetensors_file import open_file, open_folder, read_json, write_file
+from zoo.checkpoints.safetensors_file import open_file, open_folder, read_json
+from zoo.checkpoints.safetensors_out import write_file
 from zoo.errors import InputError
 
 NUMBER_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -127,8 +130,16 @@ def test_an_index_that_is_none(tmp_path, content):
     one_line(error)
 
 
-def test_pickles_are_refused_with_the_reason(tmp_path):
+def test_pickles_are_refused_with_the_reason(tmp_path, monkeypatch):
+    """Without PyTorch, with one whose loader could be got round, and in shards, which nobody needs any more."""
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match="pickle, which can run code.*pip install torch, or save the weights as"):
+        open_folder(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.5.1+cpu"))
+    with pytest.raises(InputError, match="of version 2.6 or newer, and 2.5.1"):
+        open_folder(tmp_path)
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "pytorch_model-00001-of-00002.bin")
     with pytest.raises(InputError, match="pickle, which can run code"):
         open_folder(tmp_path)
 
@@ -144,7 +155,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("zoo.checkpoints.safetensors_file.save_file", fail)
+    monkeypatch.setattr("zoo.checkpoints.safetensors_out._write", fail)
     with pytest.raises(InputError, match="No space left"):
         write_file(tmp_path / "model.safetensors", {"a": np.zeros(3, np.float32)})
     assert list(tmp_path.iterdir()) == []
@@ -159,6 +170,11 @@ SHAPES = {
     "conv_from_heads": [(2, 3, 5)],
     "conv_fused_heads": [(5, 2, 3)] * 3,
     "fused_heads_bias": [(2, 3)] * 3,
+    "first_axis": [(4, 5)],
+    "patches": [(2, 2, 3, 5)],
+    "linear_stacked": [(5, 4, 3), (5, 2, 3), (5, 2, 3)],
+    "linear_interleaved_heads": [(5, 2, 3)] * 3,
+    "interleaved_heads_bias": [(2, 3)] * 3,
 }
 
 

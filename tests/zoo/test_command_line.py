@@ -6,9 +6,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
+import tyro
 
 from zoo import command_errors
 from zoo.command_line import captured_help, overview, run, summary
@@ -162,8 +163,8 @@ def train(capsys, *words: str):
             ["tune", "--optimizer.rat", "1"],
             'unknown option --optimizer.rat for "train tune"; did you mean "--optimizer.rate"?',
         ),
-        (["tune", "--batch-size", "0"], "batch_size is 0; it must be at least 1"),
-        (["export", "a"], 'missing --out-folder for "train export"; see "python -m train export --help"'),
+        (["tune", "--batch-size", "0"], "--batch-size is 0; it must be at least 1"),
+        (["export", "a"], 'missing OUT_FOLDER for "train export"; see "python -m train export --help"'),
         (["export", "a", "b", "c"], 'unexpected word c for "train export"; see "python -m train export --help"'),
         (["fail", "input"], "no such preset 'gpt9' in the list"),
         (["fail", "space"], "no space left on the disk for /data/x: free some and run it again"),
@@ -255,6 +256,84 @@ def test_help_of_a_subcommand_teaches(capsys, monkeypatch):
     assert "\x1b" not in out
     assert train(capsys, "help", "pretrain") == (0, out, "")
     assert "rows a step." in train(capsys, "tune", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("TrainConfig: steps is 0; it must be 1 or more", "--steps is 0; it must be 1 or more"),
+        ("accumulate 3 does not divide batch_size 8", "--accumulate 3 does not divide --batch-size 8"),
+        ("epochs and steps are both 0", "--epochs and steps are both 0"),
+        ("lower learning_rate, or look", "lower --learning-rate, or look"),
+        ("is not empty; overwrite (overwrite=True, --overwrite)", "is not empty; overwrite (--overwrite)"),
+        ("ModelConfig: positions is 3", "ModelConfig: positions is 3"),  # no option of this command
+        ('no column "batch_size" in a/batch_size/steps', 'no column "batch_size" in a/batch_size/steps'),
+        ("train.batch_size was 3, now 4", "train.batch_size was 3, now 4"),
+        ("steps of learning", "steps of learning"),
+    ],
+)
+def test_lines_of_the_library_are_told_in_options(line, said):
+    names = {"steps", "batch_size", "accumulate", "epochs", "learning_rate", "overwrite"}
+    assert command_errors.in_options(line, names) == said
+
+
+def sweep(
+    folder: Path,
+    out: Path,
+    *,
+    cap: float | None = 1.0,
+    limit: int | None = None,
+    names: tuple[str, ...] = (),
+    label: str = "",
+    kind: Literal["a", "b"] | None = None,
+    keep: bool = True,
+    force: bool = False,
+    config: Annotated[Config, tyro.conf.arg(name="")] = Config(batch_size=3),  # noqa: B008
+):
+    """Sweep.
+
+    Args:
+        folder: where runs
+            lie.
+        out: where to.
+        cap: None for none.
+    """
+
+
+def test_help_shows_positions_and_kinds_as_a_newcomer_reads_them(capsys, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "110")
+    assert run("train", {"sweep": sweep}, ["sweep", "--help"]) == 0
+    out = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    assert rows[0] == "usage: python -m train sweep [-h] [OPTIONS] FOLDER OUT"
+    place = rows.index("positional arguments")
+    assert rows[place + 2 : place + 4] == ["FOLDER where runs lie. (required)", "OUT where to. (required)"]
+    options = " ".join(rows[rows.index("options") :])
+    for text in (
+        "--cap FLOAT|None None for none. (default: 1.0)",
+        "--limit INT --names STR ... --label STR --kind {a,b} --keep, --no-keep (default: True) --force",
+        "--batch-size INT rows a step. (default: 3)",
+        "--optimizer.rate FLOAT (default: 0.1)",
+    ):
+        assert text in options
+    assert "{None}" not in out and "(default: )" not in out and "--no-force" not in out and "--folder" not in out
+
+
+@pytest.mark.parametrize("program", ["zoo", "train", "eval"])
+def test_no_help_of_the_project_speaks_python(program, capsys, monkeypatch):
+    from eval.cli import SUBCOMMANDS as eval_commands
+    from train.cli import SUBCOMMANDS as train_commands
+    from zoo.cli import SUBCOMMANDS as zoo_commands
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    commands = {"zoo": zoo_commands, "train": train_commands, "eval": eval_commands}[program]
+    for name in commands:
+        assert run(program, commands, [name, "--help"]) == 0
+        out = capsys.readouterr().out
+        for odd in ("{None}", "(default: )", "(default: '')", "(default: None)", "0 turns it off"):
+            assert odd not in out, f"{program} {name}: {odd}"
+        assert all(line == line.rstrip() for line in out.splitlines())
 
 
 def test_summary_of_a_lazy_subcommand_is_read_without_importing_it(tmp_path, monkeypatch):

@@ -89,14 +89,28 @@ WRONG = [
     ({"layer_pattern": ()}, "layer_pattern is empty; it needs at least one LayerConfig()"),
     ({"layer_pattern": (3,)}, "layer_pattern holds 3; its entries are LayerConfig()"),
     (
-        {"num_layers": 3, "layer_pattern": (LayerConfig(), LayerConfig(2))},
-        "num_layers 3 is no multiple of the layer pattern's length 2",
+        {"num_layers": 1, "layer_pattern": (LayerConfig(), LayerConfig(2))},
+        "layer_pattern has 2 entries for 1 layers",
     ),
     ({"layer_pattern": (LayerConfig(0),)}, "window is 0; it must be a whole number from 1 to 100000000"),
     (
         {"layer_pattern": (LayerConfig(rotary_base=1e6),)},
         'layer_pattern sets rotary_base but positions is "learned"',
     ),
+    (
+        {"layer_pattern": (LayerConfig(rotary=False),)},
+        'layer_pattern sets rotary or rotary_scaled but positions is "learned"',
+    ),
+    (
+        {
+            "positions": "rotary",
+            "rotary_scaling": RotaryScaling("longrope", 2.0, short_factors=(1.0,), long_factors=(2.0,)),
+        },
+        "rotary scaling longrope: short_factors has 1 numbers for 32",
+    ),
+    ({"norm_unit_offset": True}, "norm_unit_offset is defined for norm 'rmsnorm' alone"),
+    ({"parallel_mlp_norm": True}, "parallel_mlp_norm needs parallel_block=True"),
+    ({"parallel_block": True, "norm_placement": "after"}, "parallel_block is defined for norm_placement 'pre' alone"),
     ({"rotary_dim": 4}, 'rotary_dim is set but positions is "learned"'),
     ({"rotary_scaling": RotaryScaling("linear", 2.0)}, 'rotary_scaling is set but positions is "learned"'),
     ({"positions": "rotary", "rotary_dim": 5}, "rotary_dim 5 must be even: features are turned in pairs"),
@@ -114,6 +128,14 @@ WRONG = [
     (
         {"head": "classifier", "num_labels": 2, "label_names": ("a",)},
         "label_names names 1 labels but num_labels is 2",
+    ),
+    (
+        {"head": "classifier", "num_labels": 2, "pooling": "cls"},
+        'pooling "cls" reads the first token, which sees itself alone in a causal model; use pooling "last" or "mean"',
+    ),
+    (
+        {"pooler": True},
+        "pooler reads the first token, which sees itself alone in a causal model; leave it out, or set visibility",
     ),
     ({"head": "masked_lm"}, 'head "masked_lm" needs visibility "full", not "causal"'),
     ({"next_sentence": True}, "next_sentence reads the pooled token: it needs pooler=True"),
@@ -138,7 +160,10 @@ def test_impossible_settings_give_one_line(changes, line):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("yarn", 2.0), 'RotaryScaling: kind is "yarn"; one of linear, llama3'),
+        (("yearn", 2.0), 'RotaryScaling: kind is "yearn"; did you mean "yarn"?'),
+        (("yarn", 2.0, 1.0, 4.0, 64, 1.0, 1.0), "rotary scaling yarn: beta_slow 1.0 must be above 0 and below beta_fast 1.0"),
+        (("dynamic", 2.0, 1.0, 4.0, 0), "rotary scaling dynamic: original_max_positions is 0; it must be a whole number from 1 to 100000000"),
+        (("longrope", 2.0), "rotary scaling longrope: short_factors has 0 numbers"),
         (("linear", 0.5), "rotary scaling: factor is 0.5; it must be at least 1"),
         (("linear", "8"), "RotaryScaling: factor is '8'; it must be a finite number"),
         (

@@ -22,6 +22,20 @@ CONFIGS = {
     "gpt": zoo.create("gpt2-tiny", **SMALL, lm_bias=True).config,
     "gpt1": zoo.create("gpt1-tiny", **SMALL, tie_embeddings=False, lm_bias=True).config,
     "llama": zoo.create("llama3-tiny", **SMALL, **PATTERN).config,
+    "olmo": zoo.create("olmo2-tiny", **SMALL | {"num_layers": 5}, **PATTERN).config,
+    "neox": zoo.create("pythia-tiny", **SMALL, rotary_dim=2).config,
+    "gemma": zoo.create("gemma3-tiny", **SMALL | {"num_layers": 3}, head="classifier", num_labels=2).config,
+    "albert": zoo.create("albert-tiny", **SMALL, pooler=True, next_sentence=True).config,
+    "electra": zoo.create("electra-tiny", **SMALL).config,
+    "modernbert": zoo.create(
+        "modernbert-tiny", **SMALL, **PATTERN, head="token_classifier", num_labels=2, head_bias=True
+    ).config,
+    "spans": zoo.create("modernbert-tiny", **SMALL, **PATTERN, head="span").config,
+    "roberta": zoo.create("roberta-tiny", **SMALL, head="classifier", num_labels=3).config,
+    "deit": zoo.create("deit-tiny", num_layers=1, image_size=16, embed_dim=48).config,
+    "dinov2": zoo.create(
+        "dinov2-small-registers", num_layers=2, image_size=28, head="classifier", num_labels=3, embed_dim=48
+    ).config,
     "cross": ModelConfig(**SMALL, cross_attention=True, norm_placement="both", qk_norm=True, positions="relative"),
 }
 

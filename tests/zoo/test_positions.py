@@ -42,18 +42,22 @@ def test_count_restarts_in_each_segment():
     assert np.array_equal(count_real_tokens(2, 6, mask, segments), [[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0]])
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=8, max_size=8))
+def test_a_segment_that_comes_back_goes_on():
+    """Its tokens see those of its first run, so they are counted with them."""
+    segments = jnp.asarray([[1, 1, 2, 2, 1, 1], [0, -5, 7, -5, 0, 7]])
+    assert np.array_equal(count_real_tokens(2, 6, None, segments), [[0, 1, 0, 1, 2, 3], [0, 0, 0, 1, 1, 1]])
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(-1, 2)), min_size=8, max_size=8))
 def test_count_is_a_walk_along_the_row(cells):
-    """Each cell: (real, a new segment starts here)."""
-    segments = np.cumsum([starts for _, starts in cells])
-    expected, count = [], 0
-    for i, (real, _) in enumerate(cells):
-        count = 0 if i == 0 or segments[i] != segments[i - 1] else count
-        expected.append(count if real else None)
-        count += real
-    mask = np.asarray([[real for real, _ in cells]], np.int32)
-    found = np.asarray(count_real_tokens(1, 8, jnp.asarray(mask), jnp.asarray(segments[None])))[0]
-    assert [int(p) if real else None for p, (real, _) in zip(found, cells, strict=True)] == expected
+    """Each cell: (real, segment). A padding token takes the place of the last real one before it in its segment."""
+    mask, segments = (np.asarray([column], np.int32) for column in zip(*cells, strict=True))
+    expected, count = [], {}
+    for real, segment in cells:
+        count[segment] = count.get(segment, 0) + real
+        expected.append(max(count[segment] - 1, 0))
+    found = np.asarray(count_real_tokens(1, 8, jnp.asarray(mask), jnp.asarray(segments)))[0]
+    assert found.tolist() == expected
 
 
 def test_restarted_positions_are_seen():

@@ -21,6 +21,11 @@ VARIANTS = [
     dict(cross_attention=True, lm_bias=True),
     dict(positions="relative", qk_norm=True, norm_placement="both", norm="rmsnorm"),
     dict(position_offset=2, token_types=0, embed_norm=False, tie_embeddings=False),
+    dict(embed_rank=16, shared_layers=True, head="masked_lm"),
+    dict(norm_bias=False, layer_scale=1.0, head="span", classifier_hidden="every", classifier_norm=True),
+    dict(head="token_classifier", num_labels=3, head_bias=False, classifier_hidden="every"),
+    dict(head="classifier", num_labels=3, pooling="cls_mean", classifier_hidden="row", head_bias=False),
+    dict(head="replaced_token", norm_placement="pre", layer_pattern=(LayerConfig(attention_norm=False), LayerConfig())),
     dict(parallel_block=True, norm_placement="pre", positions="rotary", rotary_dim=32, num_kv_heads=1),
 ]
 
@@ -35,6 +40,31 @@ def test_the_formula_counts_every_preset(name):
 def test_the_formula_counts_every_option(changes):
     model = zoo.create("bert-tiny", **changes)
     assert sum(count_parameters(model.config).values()) == sum(x.size for x in jax.tree.leaves(model.init_shapes()))
+
+
+IMAGES = [
+    dict(),
+    dict(registers=3, mask_token=True, layer_scale=0.1, head="classifier", num_labels=3, pooling="cls_mean"),
+    dict(distillation_token=True, distillation_head=True, head="classifier", num_labels=3),
+    dict(class_token=False, channels=1, head="classifier", num_labels=3, pooling="mean", classifier_hidden="row"),
+]
+
+
+@pytest.mark.parametrize("changes", IMAGES, ids=str)
+def test_the_formula_counts_models_of_images(changes):
+    settings = dict(vocab_size=0, image_size=8, patch_size=4, class_token=True, visibility="full", head="none") | changes
+    model = zoo.Model(ModelConfig(**settings))
+    assert sum(count_parameters(model.config).values()) == sum(x.size for x in jax.tree.leaves(model.init_shapes()))
+
+
+def test_flops_of_vit_base_by_hand():
+    """The paper's 17.6 GFLOPs for an image count a multiply and an add as one: ours are twice those."""
+    summary = summarise(PRESETS["vit-base"])
+    assert summary.seq_len == 197
+    assert summary.forward_flops["patches"] * 197 == pytest.approx(2 * 196 * 16 * 16 * 3 * 768)
+    assert 2 * 17.5e9 < summary.flops_per_token * 197 < 2 * 17.7e9
+    with pytest.raises(InputError, match="seq_len is 9, but this model reads images, whose rows have 197 tokens"):
+        summarise(PRESETS["vit-base"], 9)
 
 
 def test_flops_of_gpt2_by_hand():

@@ -130,6 +130,18 @@ def test_packed_is_unpacked(params, unpacked, family, kernel):
     assert np.array_equal(packed[:, 4:], changed[:, 4:]) and not np.allclose(packed[:, 1:4], changed[:, 1:4])
 
 
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("kernel", ["einsum", "blockwise"])
+def test_a_segment_in_two_runs_is_one_document(params, window, kernel):
+    """Visibility and positions go by the id, wherever in the row its tokens stand."""
+    config = FAMILIES["llama"].replace(layer_pattern=(LayerConfig(window=window),), attention_kernel=kernel)
+    split = jnp.asarray([[1, 1, 2, 2, 1, 2, 2, 1]] * 2)
+    order = jnp.argsort(split[0], stable=True)
+    packed = apply(config, params["llama"], ROWS, segment_ids=split).logits[:, order]
+    alone = apply(config, params["llama"], ROWS[:, order].reshape(4, 4)).logits
+    np.testing.assert_allclose(packed.reshape(4, 4, -1), alone, atol=1e-5)
+
+
 # Padding -------------------------------------------------------------------------------------------------------------
 
 WANT = {"bert": (), "gpt": ("attentions",), "llama": ()}

@@ -14,7 +14,6 @@ next slice begins with the last id of the one before: each id of the document, a
 import dataclasses
 import hashlib
 import json
-import os
 import zipfile
 from pathlib import Path
 from typing import Literal
@@ -23,6 +22,7 @@ import numpy as np
 
 from train.data.packing import pack
 from train.data.shards import Split
+from zoo.atomic_file import replacing
 from zoo.errors import InputError
 from zoo.tokenizer import Tokenizer
 
@@ -102,13 +102,8 @@ class RowIndex:
 
     def save(self, path: Path) -> None:
         """Writes the arrays as .npz, atomically."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with temporary.open("wb") as file:
-                np.savez(file, row_length=self.row_length, **{name: getattr(self, name) for name in ARRAYS})
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as hidden, hidden.open("wb") as file:
+            np.savez(file, row_length=self.row_length, **{name: getattr(self, name) for name in ARRAYS})
 
     @classmethod
     def load(cls, path: Path) -> "RowIndex | None":
@@ -247,7 +242,7 @@ def load_or_build(split: Split, framing: Framing, row_length: int, folder: Path 
         index = build_index(split, framing, row_length)
         try:
             index.save(path)
-        except OSError:  # a read-only or full disk: the index is made again next time
+        except InputError:  # a read-only or full disk: the index is made again next time
             pass
     return index
 

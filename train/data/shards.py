@@ -20,9 +20,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from train.config import write_atomically
 from train.data.holdout import HoldOut
 from train.data.progress import Progress
+from zoo.atomic_file import write_atomically
 from zoo.errors import InputError
 from zoo.tokenizer import Tokenizer
 
@@ -116,6 +116,14 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
 
 
+def check_held_out(valid_fraction: float, min_valid: int) -> None:
+    """Refuses shares and numbers of held-out documents that cannot be."""
+    if not 0 <= valid_fraction < 1:
+        raise InputError(f"valid_fraction is {valid_fraction}; it must be from 0 to below 1")
+    if min_valid < 0:
+        raise InputError(f"min_valid is {min_valid}; it must be 0, to set none aside, or more")
+
+
 def write_shards(
     documents: Iterable[str | Sequence[int]],
     tokenizer: Tokenizer,
@@ -156,10 +164,7 @@ def write_shards(
         InputError: no document with text, too few to hold out `min_valid` and still train on one, an id that is not in
             the vocabulary, finished shards in the way, or a folder that cannot be written.
     """
-    if not 0 <= valid_fraction < 1:
-        raise InputError(f"valid_fraction {valid_fraction} is outside 0 to below 1")
-    if min_valid < 0:
-        raise InputError(f"min_valid {min_valid} is negative; 0 holds nothing out beyond valid_fraction")
+    check_held_out(valid_fraction, min_valid)
     folder = Path(folder)
     if (folder / MANIFEST).exists() and not overwrite:
         raise InputError(f"{folder} holds finished shards; open them, or make them anew (overwrite=True, --overwrite)")
@@ -201,9 +206,10 @@ def _write(documents, tokenizer, folder, valid_fraction, min_valid, progress) ->
         if outputs["train"].documents + outputs["valid"].documents == 0:
             raise InputError(f"the corpus holds no text ({skipped} empty documents); give at least one document")
         if min_valid and (holdout.held_out < min_valid or not outputs["train"].documents):
+            count = outputs["train"].documents + outputs["valid"].documents
             raise InputError(
-                f"a corpus of {outputs['train'].documents + outputs['valid'].documents} documents cannot hold out "
-                f"{min_valid} different ones and train on the rest; give more, or min_valid=0"
+                f"the text is {count} document{'s' if count > 1 else ''}, too few to set {min_valid} aside for "
+                "validation and still train on the rest; give more text, or pass --min-valid 0 to set none aside"
             )
         tokenizer.save(work / "tokenizer")
         (folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are gone

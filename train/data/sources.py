@@ -126,7 +126,7 @@ def corpus(*names: str | Path, field: str = "text") -> Corpus:
         InputError: no names, or one that is neither a corpus nor a path; while reading, what `text_file` raises.
     """
     if not names:
-        raise InputError(f"no corpus named{nearest('', CORPORA)} or a path")
+        raise InputError(f"no text is given: name a corpus ({', '.join(CORPORA)}), or the path of a file or folder")
     parts = [_one(name, field) for name in names]
     if len(parts) == 1:
         return parts[0]
@@ -142,7 +142,14 @@ def _one(name: str | Path, field: str) -> Corpus:
         return Corpus(str(path), lambda: _folder(path, field))
     if path.is_file():
         return Corpus(str(path), lambda: text_file(path, field))
-    raise InputError(f'"{name}" is neither a corpus nor a file or folder{nearest(str(name), CORPORA)} or a path')
+    raise InputError(f'"{name}" is neither a corpus nor a file or folder{_alike(path)}')
+
+
+def _alike(path: Path) -> str:
+    """The end of a line: the nearest corpus or neighbouring file."""
+    beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = nearest(str(path), [*CORPORA, *sorted(beside)])
+    return hint if "did you mean" in hint else f"; the corpora are {', '.join(CORPORA)}"
 
 
 def _encyclopedia() -> Iterator[str]:
@@ -239,7 +246,7 @@ def _record(path: Path, number: int, line: str, field: str) -> str:
         return record
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
         keys = nearest(field, record) if isinstance(record, dict) and field not in record else ""
-        raise InputError(f'{path} line {number} has no text in field "{field}"{keys}')
+        raise InputError(f'{path} line {number} has no text in field "{field}" (--text-field){keys}')
     return record[field]
 
 

@@ -1,12 +1,17 @@
-"""Checkpoints in and out: Hugging Face folders, run folders, embedded packages.
+"""Checkpoints in and out: Hugging Face folders, GGUF files, run folders, embedded packages.
 
     model, params = zoo.load("folder")          zoo.export(model, params, "folder")
 
     layouts, keys            how our parameters are named and laid out elsewhere: one table a family
     bert, gpt, llama         the tables, and config.json <-> ModelConfig
     settings                 reading config.json so that nothing is passed over
-    safetensors_file         tensors, lazily and checked
+    safetensors_file, _out   tensors, lazily and checked; written one at a time, in shards
     hugging_face, run_folder the two kinds of folder
+    gguf_models              GGUF files, respelled as Hugging Face folders
+    onnx_models              DINOv2 out of an ONNX file
+    pickled_file             old pytorch_model.bin files, through PyTorch's loader that runs nothing
+    layer_view, placing      parameters leaving and arriving, one array at a time
+    belongings               what comes with a checkpoint beside its weights
     commands                 python -m zoo import | export
 """
 
@@ -18,8 +23,10 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from zoo.checkpoints import hugging_face, run_folder
+from zoo.checkpoints import gguf_models, hugging_face, onnx_models, run_folder
+from zoo.checkpoints.pickled_file import PICKLED
 from zoo.checkpoints.placing import DTYPES, Placing
+from zoo.checkpoints.safetensors_out import SHARD_BYTES, SINGLE, shard_bytes
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
 from zoo.model import Model
@@ -28,8 +35,9 @@ from zoo.registry import PRESETS
 
 __all__ = ["export", "load", "load_config"]
 
-# Embedded packages that are Hugging Face folders with safetensors.
-LOADABLE = tuple(name for name, package in CHECKPOINTS.items() if hugging_face.SINGLE in package.members)
+# Embedded packages with a file that is read here.
+ENDINGS = (SINGLE, PICKLED, ".gguf", ".onnx")
+LOADABLE = tuple(name for name, package in CHECKPOINTS.items() if any(m.endswith(ENDINGS) for m in package.members))
 
 
 def load(
@@ -38,8 +46,8 @@ def load(
     """A model and its parameters.
 
     Args:
-        path: a Hugging Face folder (config.json and safetensors; BERT, GPT-1, GPT-2, LLaMA), a run folder or one of its
-            checkpoints (run/checkpoints/<step>), or the name of an embedded checkpoint package (see zoo.packages).
+        path: a Hugging Face folder (config.json and safetensors), a GGUF file or a folder with one, a run folder or one
+            of its checkpoints (run/checkpoints/<step>), or the name of an embedded checkpoint package (zoo.packages).
         mesh: split the parameters over it, by the table of zoo.partition; None puts them on the default device.
         dtype: "float32", "bfloat16" or "float16" for parameters and activations; None gives float32 parameters and the
             activations of the config. float16 and bfloat16 weights are exact in float32.
@@ -74,11 +82,12 @@ def export(
     tokenizer: Any = None,
     dtype: str | None = None,
     overwrite: bool = False,
+    max_shard_size: int | str = SHARD_BYTES,
 ) -> None:
     """Writes a folder that the reference library (transformers) opens: config.json, model.safetensors, tokenizer files.
 
-    The folder appears complete or not at all. Loading it again gives the same parameters to the bit. All weights are
-    gathered on this host while they are written.
+    The folder appears complete or not at all. Loading it again gives the same parameters to the bit. Tensors are
+    gathered on this host and written one at a time.
 
     Args:
         model, params: as from zoo.load or training; looped or scanned.
@@ -86,6 +95,7 @@ def export(
         tokenizer: a zoo.Tokenizer whose files go along and whose special ids go into config.json.
         dtype: number type in the file; None keeps that of the parameters.
         overwrite: replace a folder that is not empty.
+        max_shard_size: bytes ("5GB", "300MB") of one file; more go into model-00001-of-0000N.safetensors and an index.
 
     Raises:
         InputError: a config that the family's folders cannot express (every such field is named), a folder that is not
@@ -94,12 +104,22 @@ def export(
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f'dtype "{dtype}" is not supported{nearest(dtype, DTYPES)}')
     target = Path(os.path.abspath(os.path.expanduser(os.fspath(folder))))
-    hugging_face.export(model, params, target, tokenizer=tokenizer, dtype=dtype, overwrite=overwrite)
+    hugging_face.export(
+        model,
+        params,
+        target,
+        tokenizer=tokenizer,
+        dtype=dtype,
+        overwrite=overwrite,
+        max_shard_bytes=shard_bytes(max_shard_size),
+    )
 
 
 def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
     """The module that reads `path`, and the place it reads."""
     name = os.fspath(path)
+    if not name.strip():
+        raise InputError(f'the path is empty; name a folder, a GGUF file or a package: {", ".join(LOADABLE)}')
     place = epath.Path(name)
     if "://" not in name:
         place = epath.Path(os.path.abspath(os.path.expanduser(name)))
@@ -109,14 +129,27 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
         place = epath.Path(fetch(name))
     if not place.exists():
         raise InputError(_not_found(name))
+    local = Path(os.fspath(place))
+    if gguf_models.is_gguf(local):
+        return gguf_models, local
     if not place.is_dir():
-        raise InputError(f"{place}: is a file; name the folder that holds it")
+        if onnx_models.file_of(local) is not None:
+            return onnx_models, local
+        raise InputError(f"{place}: is a file, and no GGUF file; name the folder that holds it")
     if run_folder.is_folder(place):
         return run_folder, place
-    local = Path(os.fspath(place))
     if hugging_face.is_folder(local):
         return hugging_face, local
-    raise InputError(f"{place}: is neither a Hugging Face folder (config.json with a model_type) nor a run folder")
+    found = gguf_models.file_of(local)
+    if found is not None:
+        return gguf_models, found
+    found = onnx_models.file_of(local)
+    if found is not None:
+        return onnx_models, found
+    raise InputError(
+        f"{place}: is neither a Hugging Face folder (config.json with a model_type) nor a run folder, and holds no "
+        "GGUF file"
+    )
 
 
 def _not_found(name: str) -> str:

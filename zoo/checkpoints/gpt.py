@@ -6,6 +6,7 @@ Both keep their projections as Conv1D, [in, out] and not transposed, with query,
 from collections.abc import Set
 from typing import Any
 
+from zoo.checkpoints.decoder import published_head, read_head
 from zoo.checkpoints.format import Format
 from zoo.checkpoints.keys import Key, Table, linear, norm
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings
@@ -24,7 +25,7 @@ BLOCK = (
     *linear(f"{LAYER}mlp/up", "h.{layer}.mlp.c_fc", "same"),
     *linear(f"{LAYER}mlp/down", "h.{layer}.mlp.c_proj", "same"),
 )
-HEAD = Key("lm_head/kernel", "lm_head.weight", "linear")
+HEADS = (Key("lm_head/kernel", "lm_head.weight", "linear"), Key("classifier/kernel", "score.weight", "linear"))
 MASKS = r"h\.\d+\.attn\.(bias|masked_bias)"
 
 GPT2_TABLE = Table(
@@ -35,7 +36,7 @@ GPT2_TABLE = Table(
         Key("embed/position/embedding", "wpe.weight"),
         *BLOCK,
         *norm("final_norm", "ln_f"),
-        HEAD,
+        *HEADS,
     ),
     buffers=(MASKS,),
 )
@@ -46,7 +47,7 @@ GPT1_TABLE = Table(
         Key("embed/token/embedding", "tokens_embed.weight", aliases=("lm_head.weight",)),
         Key("embed/position/embedding", "positions_embed.weight"),
         *BLOCK,
-        HEAD,
+        *HEADS,
     ),
     buffers=(MASKS, "position_ids"),
 )
@@ -55,11 +56,12 @@ GPT1_TABLE = Table(
 GPT1_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 GPT1_PUBLISHED_ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 
-ARCHITECTURES: dict[str, dict[str, Any]] = {"GPT2LMHeadModel": {}, "GPT2Model": {}}
-GPT1_ARCHITECTURES: dict[str, dict[str, Any]] = {"OpenAIGPTLMHeadModel": {}, "OpenAIGPTModel": {}}
+ENDS = ("LMHeadModel", "ForSequenceClassification", "Model")
+ARCHITECTURES: dict[str, dict[str, Any]] = {f"GPT2{end}": {} for end in ENDS}
+GPT1_ARCHITECTURES: dict[str, dict[str, Any]] = {f"OpenAIGPT{end}": {} for end in ENDS}
 
 
-def _shared(settings: Settings, tied: bool, vocab_size: int, max_positions: int) -> dict[str, Any]:
+def _shared(settings: Settings, vocab_size: int, max_positions: int) -> dict[str, Any]:
     settings.ignore("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
     settings.ignore("summary_first_dropout", "predict_special_tokens")
     dropout = settings.number("resid_pdrop", 0.1)
@@ -76,18 +78,10 @@ def _shared(settings: Settings, tied: bool, vocab_size: int, max_positions: int)
         norm_eps=settings.number("layer_norm_epsilon", 1e-5),
         dropout=dropout,
         head_dropout=dropout,
-        pooling="last",
         embed_dropout=settings.number("embd_pdrop", 0.1),
         attention_dropout=settings.number("attn_pdrop", 0.1),
         initializer_range=settings.number("initializer_range", 0.02),
-        tie_embeddings=tied,
     )
-
-
-def _head(names: Set[str], architecture: str | None, tied: bool) -> str:
-    """A bare backbone that cannot read out through its own table has no head; all others are language models."""
-    bare = architecture is None or not architecture.endswith("LMHeadModel")
-    return "none" if bare and not tied and "lm_head.weight" not in names else "lm"
 
 
 def read_gpt2(settings: Settings, names: Set[str], architecture: str | None, tied: bool) -> ModelConfig:
@@ -95,14 +89,14 @@ def read_gpt2(settings: Settings, names: Set[str], architecture: str | None, tie
     settings.only("scale_attn_by_inverse_layer_idx", False)
     settings.only("reorder_and_upcast_attn", False)
     return ModelConfig(
-        **_shared(settings, tied, 50257, 1024),
+        **_shared(settings, 50257, 1024),
         mlp_dim=settings.whole("n_inner", None),
         norm_placement="pre",
         final_norm=True,
         activation=settings.choice("activation_function", "gelu_new", ACTIVATIONS),
         residual_init=True,
         score_scale=None if settings.flag("scale_attn_weights", True) else 1.0,
-        head=_head(names, architecture, tied),
+        **read_head(settings, names, architecture, tied),
     )
 
 
@@ -110,11 +104,11 @@ def read_gpt1(settings: Settings, names: Set[str], architecture: str | None, tie
     """ModelConfig of a GPT-1 folder; arguments as in zoo/checkpoints/bert.py."""
     settings.only("n_special", 0)
     return ModelConfig(
-        **_shared(settings, tied, 40478, 512),
+        **_shared(settings, 40478, 512),
         norm_placement="post",
         final_norm=False,
         activation=settings.choice("afn", "gelu", GPT1_ACTIVATIONS),
-        head=_head(names, architecture, tied),
+        **read_head(settings, names, architecture, tied),
     )
 
 
@@ -138,7 +132,7 @@ def write_gpt2(config: ModelConfig) -> dict[str, Any]:
     """The settings of a GPT-2 config.json."""
     return {
         "model_type": "gpt2",
-        "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
+        **published_head(config, "GPT2", "LMHeadModel"),
         **_published(config),
         "n_inner": config.mlp_dim,
         "activation_function": PUBLISHED_ACTIVATIONS[config.activation],
@@ -150,7 +144,7 @@ def write_gpt1(config: ModelConfig) -> dict[str, Any]:
     """The settings of a GPT-1 config.json, which has no word for the erf form of GELU."""
     return {
         "model_type": "openai-gpt",
-        "architectures": ["OpenAIGPTModel" if config.head == "none" else "OpenAIGPTLMHeadModel"],
+        **published_head(config, "OpenAIGPT", "LMHeadModel"),
         **_published(config),
         "afn": GPT1_PUBLISHED_ACTIVATIONS.get(config.activation, "gelu"),
     }

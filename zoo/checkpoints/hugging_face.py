@@ -6,27 +6,70 @@
 """
 
 import json
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from zoo.checkpoints import bert, gpt, llama
+from zoo.checkpoints import (
+    albert,
+    bert,
+    distilbert,
+    electra,
+    gemma,
+    gpt,
+    llama,
+    mistral,
+    modernbert,
+    neox,
+    olmo,
+    opt,
+    phi,
+    qwen,
+    roberta,
+    smollm,
+    stablelm,
+    vit,
+)
+from zoo.checkpoints.decoder import each_layer
+from zoo.checkpoints.encoder import CLASSES
 from zoo.checkpoints.format import Format
-from zoo.checkpoints.keys import match, plain_names, same_bits, to_published
-from zoo.checkpoints.placing import Placing, flatten, nest
-from zoo.checkpoints.safetensors_file import SINGLE, StoredTensor, open_folder, read_json, write_file
+from zoo.checkpoints.keys import Source, match, plain_names, same_bits, to_published
+from zoo.checkpoints.layer_view import LayerView
+from zoo.checkpoints.placing import Placing, flatten
+from zoo.checkpoints.safetensors_file import StoredTensor, open_folder, read_json
+from zoo.checkpoints.safetensors_out import SHARD_BYTES, write_shards
 from zoo.checkpoints.settings import Settings
 from zoo.checkpoints.whole_folder import whole_folder
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
-from zoo.layer_config import LayerConfig
+from zoo.layer_config import shortest_pattern
 from zoo.model import Model
-from zoo.stack import unstack_layers
+from zoo.summary import count_parameters
 
-FORMATS: dict[str, Format] = {**bert.FORMATS, **gpt.FORMATS, **llama.FORMATS}
+FORMATS: dict[str, Format] = {
+    **bert.FORMATS,
+    **roberta.FORMATS,
+    **distilbert.FORMATS,
+    **albert.FORMATS,
+    **electra.FORMATS,
+    **modernbert.FORMATS,
+    **vit.FORMATS,
+    **gpt.FORMATS,
+    **llama.FORMATS,
+    **mistral.FORMATS,
+    **qwen.FORMATS,
+    **smollm.FORMATS,
+    **gemma.FORMATS,
+    **neox.FORMATS,
+    **opt.FORMATS,
+    **phi.FORMATS,
+    **olmo.FORMATS,
+    **stablelm.FORMATS,
+}
 
 # Fields that a folder need not carry: they steer training or execution and not the numbers of a forward pass.
 NOT_PUBLISHED = (
@@ -63,15 +106,30 @@ def load(folder: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
         InputError: a setting or a tensor that we do not understand; all faults of the tensors in one line.
     """
     config, form, stored = _open(folder)
+    found = sources(config, form, stored, str(folder))
     model = Model(placing.config(config))
-    abstract = model.init_shapes()
-    shapes = {path: leaf.shape for path, leaf in flatten(abstract).items()}
-    shardings = placing.shardings(abstract)
-    flat = {}
-    for source in match(form.table, shapes, stored, config.num_layers, str(folder)):
-        for path, array in source.read():
-            flat[path] = placing.put(array, shardings[path])
-    return model, nest(flat)
+    return model, placing.place(model, found)
+
+
+def stored_parameters(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """(path, array) of every parameter of a folder, in the stored number type, read one after the other."""
+    for source in sources(*_open(folder), str(folder)):
+        yield from source.read()
+
+
+def sources(config: ModelConfig, form: Format, stored: Mapping[str, StoredTensor], where: str) -> list[Source]:
+    """Where each parameter of the model lies among tensors stored under plain names; see zoo.checkpoints.keys.match."""
+    check_size(config, stored, where)
+    shapes = {path: leaf.shape for path, leaf in flatten(Model(config).init_shapes()).items()}
+    return match(form.table, shapes, stored, config.num_layers, where)
+
+
+def check_size(config: ModelConfig, stored: Mapping[str, StoredTensor], where: str) -> None:
+    """Refuses, before anything of that size is made, a config that the stored numbers could never fill."""
+    wanted = sum(count_parameters(config).values())
+    held = sum(math.prod(tensor.shape) for tensor in stored.values())
+    if wanted > 16 * held + 100_000:
+        raise InputError(f"{where}: its config describes {wanted:,} parameters but its tensors hold {held:,} numbers")
 
 
 def load_config(folder: Path) -> ModelConfig:
@@ -94,7 +152,9 @@ def read_config(values: dict[str, Any], form: Format, stored: dict[str, StoredTe
     """
     where = str(folder / "config.json")
     settings = Settings(values, where, form.table.name)
-    settings.only("auto_map", {})
+    if _foreign_code(values.get("auto_map"), form.own_code):
+        settings.only("auto_map", {})
+    settings.ignore("auto_map")
     settings.only("quantization_config", {})
     architecture = _architecture(values, form, where)
     tied = settings.flag("tie_word_embeddings", form.tied)
@@ -118,13 +178,16 @@ def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
     Raises:
         InputError: the family has no folders, or its folders cannot say some field.
     """
-    config = config.replace(scan=False, layer_pattern=_shortest(config.layer_pattern))
+    config = config.replace(scan=False, layer_pattern=shortest_pattern(each_layer(config)))
     form = next((form for form in FORMATS.values() if form.writes(config)), None)
     if form is None:
         raise InputError(f'family "{config.family}" has no published folder layout{nearest(config.family, FORMATS)}')
     values = form.write(config)
-    names = {form.read_out} if config.head == "lm" and not config.tie_embeddings else set()
-    names |= {"pooler.dense.weight"} if config.pooler else set()
+    own = {"pooler/kernel": config.pooler, "next_sentence/kernel": config.next_sentence}
+    own["embed/mask_token"] = config.mask_token
+    own["embed/mask_token"] = config.mask_token
+    own["lm_head/kernel"] = config.head == "lm" and not config.tie_embeddings
+    names = {key.theirs for key in form.table.keys if own.get(key.paths[0])}
     settings = Settings(values, "config.json", form.table.name)
     tied = settings.flag("tie_word_embeddings", form.tied)
     back = form.read(settings, names, values["architectures"][0], tied)
@@ -143,7 +206,14 @@ def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
 
 
 def export(
-    model: Model, params: dict[str, Any], folder: Path, *, tokenizer: Any, dtype: str | None, overwrite: bool
+    model: Model,
+    params: dict[str, Any],
+    folder: Path,
+    *,
+    tokenizer: Any,
+    dtype: str | None,
+    overwrite: bool,
+    max_shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Writes a folder that the reference library opens; see zoo.export."""
     config = model.config
@@ -153,27 +223,25 @@ def export(
     if expected != given:
         odd = sorted(set(expected.items()) ^ set(given.items()))
         raise InputError(f"parameters are not those of the model: {odd[0][0]} (and {len(odd) - 1} more differ)")
-    if config.scan:
-        params = unstack_layers(params, config)
-    flat = flatten(params)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(f"the tokenizer has {tokenizer.vocab_size} pieces but the model {config.vocab_size} ids")
-    number_type = jnp.dtype(dtype) if dtype else None
-
-    def get(path: str) -> np.ndarray:
-        array = np.asarray(jax.device_get(flat[path]))
-        return array if number_type is None else array.astype(number_type)
-
+    layers = LayerView(params, config, jnp.dtype(dtype) if dtype else None)
     prefix = "" if values["architectures"][0] in form.bare else form.table.prefix
-    tensors = to_published(form.table, get, set(flat), config.num_layers, prefix)
-    kinds = {str(array.dtype) for array in tensors.values()}
+    tensors = to_published(form.table, layers.shapes, layers.read, config.num_layers, prefix)
+    kinds = {str(tensor.dtype) for tensor in tensors.values()}
     values["torch_dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
     for name in ("bos", "eos", "pad"):
-        values[f"{name}_token_id"] = getattr(tokenizer, f"{name}_id", None)
+        given, said = getattr(tokenizer, f"{name}_id", None), values.get(f"{name}_token_id")
+        if said is not None and given not in (None, said):
+            raise InputError(
+                f"{form.table.name} folders count positions from behind the padding id, here {said}, and the tokenizer's "
+                f"is {given}: export with a tokenizer that has it at {said}, or train with position_offset={given + 1}"
+            )
+        values[f"{name}_token_id"] = given if said is None else said
     files = dict(tokenizer.files()) if tokenizer is not None else {}
     with whole_folder(folder, overwrite) as work:
         (work / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        write_file(work / SINGLE, tensors)
+        write_shards(work, tensors, max_shard_bytes)
         for file_name, content in files.items():
             (work / file_name).write_bytes(content)
 
@@ -203,8 +271,11 @@ def _architecture(values: dict[str, Any], form: Format, where: str) -> str | Non
     return name
 
 
-def _shortest(pattern: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
-    return pattern[:1] if len(set(pattern)) == 1 else pattern
+def _foreign_code(auto_map: Any, own_code: tuple[str, ...]) -> bool:
+    """Whether auto_map names code that is not a copy of the reference library's."""
+    if not isinstance(auto_map, dict):
+        return auto_map is not None
+    return not all(isinstance(name, str) and name.split(".")[0] in own_code for name in auto_map.values())
 
 
 def _without_effect(config: ModelConfig, field: str) -> bool:
@@ -213,9 +284,13 @@ def _without_effect(config: ModelConfig, field: str) -> bool:
         (field.startswith("rotary_") and config.positions != "rotary")
         or (field.startswith("relative_") and config.positions != "relative")
         or (field == "position_offset" and config.positions != "learned")
-        or (field in ("num_labels", "pooling", "label_names") and config.head != "classifier")
-        or (field == "tie_embeddings" and config.head in ("none", "classifier"))
+        or (field in ("num_labels", "label_names") and config.head not in CLASSES)
+        or (field == "pooling" and config.head != "classifier")
+        or (field == "classifier_bias" and config.head not in (*CLASSES, "span"))
+        or (field in ("tie_embeddings", "logit_soft_cap") and config.head not in ("lm", "masked_lm"))
         or (field == "lm_bias" and config.head != "lm")
-        or (field == "logit_soft_cap" and config.head in ("none", "classifier"))
+        or (field == "masked_lm_activation" and config.head != "masked_lm")
+        or (field == "head_bias" and config.head != "masked_lm" and config.classifier_hidden == "none")
+        or (field == "vocab_size" and config.image_size > 0)
         or (field == "head" and config.family == "bert" and config.head == "lm" and config.tie_embeddings)
     )

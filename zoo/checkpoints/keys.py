@@ -6,18 +6,19 @@ shape or type, or that contradicts another name of the same parameter, fails the
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from zoo.checkpoints.layouts import LAYOUTS, Shape
 from zoo.checkpoints.safetensors_file import StoredTensor
+from zoo.checkpoints.safetensors_out import OutgoingTensor
 from zoo.errors import InputError
 
 FAULTS_SHOWN = 10
-# Published names that stand outside the backbone and so never take its prefix.
-HEAD_NAMES = ("cls.", "classifier.", "lm_head.")
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -31,6 +32,7 @@ class Key:
         layout: a name in LAYOUTS.
         aliases: other names of the same parameter. Any one will do; several must be equal to the bit.
         instead: a name that counts where it is there, whatever `theirs` holds; written beside it.
+        given, unless: path of another parameter: the row counts only in models that have it, or lack it.
     """
 
     ours: str | tuple[str, ...]
@@ -38,6 +40,8 @@ class Key:
     layout: str = "same"
     aliases: tuple[str, ...] = ()
     instead: str | None = None
+    given: str | None = None
+    unless: str | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -47,7 +51,14 @@ class Key:
         """The row of one layer."""
         numbered = [text.replace("{layer}", str(layer)) for text in (*self.paths, self.theirs, *self.aliases)]
         ours, count = tuple(numbered[: len(self.paths)]), len(self.paths)
-        return Key(ours, numbered[count], self.layout, tuple(numbered[count + 1 :]), self.instead)
+        given, unless = (name and name.replace("{layer}", str(layer)) for name in (self.given, self.unless))
+        return Key(ours, numbered[count], self.layout, tuple(numbered[count + 1 :]), self.instead, given, unless)
+
+    def fits(self, paths: Container[str]) -> bool:
+        """Whether a model with the parameters `paths` has this row."""
+        if (self.given and self.given not in paths) or (self.unless and self.unless in paths):
+            return False
+        return all(path in paths for path in self.paths)
 
 
 def norm(ours: str, theirs: str) -> tuple[Key, Key]:
@@ -76,6 +87,7 @@ class Table:
         keys: the rows.
         buffers: patterns (whole name, without prefix) of stored tensors that hold no parameter and are passed over.
         renamed: old endings of names and what they are called now.
+        heads: beginnings of published names that stand outside the backbone and so never take its prefix.
     """
 
     name: str
@@ -83,6 +95,7 @@ class Table:
     keys: tuple[Key, ...]
     buffers: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    heads: tuple[str, ...] = ("lm_head.", "score.")
 
     def plain_name(self, name: str) -> str:
         """`name` without the prefix and with old endings replaced."""
@@ -152,7 +165,7 @@ def match(
     Raises:
         InputError: with all faults in one line.
     """
-    rows = [key for key in table.rows(num_layers) if all(path in shapes for path in key.paths)]
+    rows = [key for key in table.rows(num_layers) if key.fits(shapes)]
     claimed = {key.theirs for key in rows}
     left = dict(stored)
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "wrong shape": [], "wrong type": [], "unequal": []}
@@ -193,35 +206,38 @@ def match(
 
 
 def to_published(
-    table: Table, get: Callable[[str], np.ndarray], paths: set[str], num_layers: int, prefix: str
-) -> dict[str, np.ndarray]:
-    """The published tensors of our parameters.
+    table: Table, leaves: Mapping[str, Any], get: Callable[[str], np.ndarray], num_layers: int, prefix: str
+) -> dict[str, OutgoingTensor]:
+    """The published tensors of our parameters; each is made when it is written.
 
     Args:
         table: the family's rows.
+        leaves: path -> shape and dtype of every parameter that the model has.
         get: path -> array.
-        paths: of every parameter that the model has.
         num_layers: L.
         prefix: put before names of the backbone: the table's, or "" for a bare backbone.
-
-    Returns:
-        name -> array, in the number type that `get` gives.
 
     Raises:
         InputError: a parameter has no row.
     """
-    out: dict[str, np.ndarray] = {}
+    out: dict[str, OutgoingTensor] = {}
     done: set[str] = set()
     for key in table.rows(num_layers):
-        if all(path in paths for path in key.paths):
-            theirs = LAYOUTS[key.layout].there([get(path) for path in key.paths])
+        if key.fits(leaves):
+            shape = LAYOUTS[key.layout].shape([tuple(leaves[path].shape) for path in key.paths])
+            make = partial(_published, key, get)
             for name in (key.theirs, key.instead):
                 if name:
-                    out[name if name.startswith(HEAD_NAMES) else prefix + name] = np.ascontiguousarray(theirs)
+                    full = name if name.startswith(table.heads) else prefix + name
+                    out[full] = OutgoingTensor(tuple(shape), np.dtype(leaves[key.paths[0]].dtype), make)
             done |= set(key.paths)
-    if paths - done:
-        raise InputError(f"{table.name} folders have no tensor for {', '.join(sorted(paths - done))}")
+    if set(leaves) - done:
+        raise InputError(f"{table.name} folders have no tensor for {', '.join(sorted(set(leaves) - done))}")
     return out
+
+
+def _published(key: Key, get: Callable[[str], np.ndarray]) -> np.ndarray:
+    return LAYOUTS[key.layout].there([get(path) for path in key.paths])
 
 
 def same_bits(one: StoredTensor, other: StoredTensor) -> bool:

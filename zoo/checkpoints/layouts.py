@@ -75,9 +75,63 @@ def _fused(inputs: int) -> Layout:
     return Layout(shape=shape, there=there, back=back)
 
 
+def _stacked_out() -> Layout:
+    """Several [in, out...] <-> [sum of out, in], one above the other in the order of the row."""
+
+    def heights(ours: Sequence[Shape]) -> list[int]:
+        return [math.prod(shape[1:]) for shape in ours]
+
+    def back(theirs: np.ndarray, ours: Sequence[Shape]) -> list[np.ndarray]:
+        parts = np.split(theirs, np.cumsum(heights(ours))[:-1], axis=0)
+        return [part.T.reshape(shape) for part, shape in zip(parts, ours, strict=True)]
+
+    return Layout(
+        shape=lambda ours: (sum(heights(ours)), ours[0][0]),
+        there=lambda ours: np.concatenate([array.reshape(len(array), -1).T for array in ours], axis=0),
+        back=back,
+    )
+
+
+def _interleaved(inputs: int) -> Layout:
+    """Query, key, value [in, N, H] <-> [N 3 H, in], or [N, H] <-> [N 3 H]: head by head, the three of each together."""
+
+    def there(ours: Sequence[np.ndarray]) -> np.ndarray:
+        by_head = np.stack(ours, axis=inputs + 1)  # [in, N, 3, H]
+        return by_head.reshape(*by_head.shape[:inputs], -1).T
+
+    def back(theirs: np.ndarray, ours: Sequence[Shape]) -> list[np.ndarray]:
+        *before, heads, features = ours[0]
+        by_head = theirs.T.reshape(*before, heads, len(ours), features)
+        return [by_head[..., i, :] for i in range(len(ours))]
+
+    return Layout(
+        shape=lambda ours: (len(ours) * math.prod(ours[0][inputs:]), *ours[0][:inputs]), there=there, back=back
+    )
+
+
+def _first_axis() -> Layout:
+    """[...] <-> [1, ...]."""
+    return Layout(
+        shape=lambda ours: (1, *ours[0]), there=lambda ours: ours[0][None], back=lambda theirs, ours: [theirs[0]]
+    )
+
+
+def _patches() -> Layout:
+    """[P, P, C, D] <-> [D, C, P, P]: height before width in both."""
+    return Layout(
+        shape=lambda ours: (ours[0][3], ours[0][2], ours[0][0], ours[0][1]),
+        there=lambda ours: ours[0].transpose(3, 2, 0, 1),
+        back=lambda theirs, ours: [theirs.transpose(2, 3, 1, 0)],
+    )
+
+
 LAYOUTS: dict[str, Layout] = {
     # the same array
     "same": Layout(shape=lambda ours: ours[0], there=lambda ours: ours[0], back=lambda theirs, ours: [theirs]),
+    # [T, D] <-> [1, T, D]
+    "first_axis": _first_axis(),
+    # a convolution over patches
+    "patches": _patches(),
     # [in, out] <-> [out, in]
     "linear": _linear(1),
     # query, key, value [D, N, H] <-> [N H, D]
@@ -92,4 +146,10 @@ LAYOUTS: dict[str, Layout] = {
     "conv_fused_heads": _fused(1),
     # their biases: three [N, H] <-> [3 N H]
     "fused_heads_bias": _fused(0),
+    # query, key, value [D, N, H], [D, K, H] twice <-> [(N + 2 K) H, D]; gate and up [D, F] twice <-> [2 F, D]
+    "linear_stacked": _stacked_out(),
+    # query, key, value: three [D, N, H] <-> [N 3 H, D]
+    "linear_interleaved_heads": _interleaved(1),
+    # their biases: three [N, H] <-> [N 3 H]
+    "interleaved_heads_bias": _interleaved(0),
 }

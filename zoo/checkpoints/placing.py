@@ -1,5 +1,6 @@
 """Where loaded parameters go: number type, devices, and the nested dict that holds them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax.sharding import Mesh
 
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
+from zoo.model import Model
 from zoo.partition import path_string, shardings
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -46,12 +48,26 @@ class Placing:
         return flatten(shardings(self.mesh, abstract))
 
     def put(self, array: np.ndarray, sharding: Any) -> jax.Array:
-        """`array` on its devices; over a mesh each device gets its piece alone."""
+        """`array` on its devices, and there when this returns; over a mesh each device gets its piece alone."""
+        number_type = self.number_type
+
+        def piece(index: Any) -> np.ndarray:
+            part = array[index]
+            return part.astype(number_type) if part.dtype != number_type else np.array(part, order="C")
+
         if sharding is None:
-            return jnp.array(np.asarray(array).astype(self.number_type))
-        return jax.make_array_from_callback(
-            array.shape, sharding, lambda index: np.array(array[index]).astype(self.number_type)
-        )
+            return jax.block_until_ready(jnp.array(np.asarray(array).astype(number_type, copy=False)))
+        return jax.block_until_ready(jax.make_array_from_callback(array.shape, sharding, piece))
+
+    def place(self, model: Model, sources: Iterable[Any]) -> dict[str, Any]:
+        """The parameters of `model`, from sources that give (path, array) pairs; one array is on the host at a time."""
+        shardings = self.shardings(model.init_shapes())
+        flat = {}
+        for source in sources:
+            for path, array in source.read():
+                flat[path] = self.put(array, shardings[path])
+                del array
+        return nest(flat)
 
 
 def flatten(tree: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ A step counts once Orbax has finished it: renamed to its number on a disk, marke
 """
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax
 from etils import epath
 
 from zoo.checkpoints.keys import report
+from zoo.checkpoints.orbax_quiet import quiet_logs, quiet_restore
 from zoo.checkpoints.placing import Placing, flatten
 from zoo.config import ModelConfig
 from zoo.errors import InputError
@@ -23,6 +23,7 @@ from zoo.model import Model
 from zoo.partition import path_string
 
 CHECKPOINTS = "checkpoints"
+ELSEWHERE = "name another step's folder, or copy it anew"
 
 
 def is_folder(path: epath.Path) -> bool:
@@ -47,28 +48,10 @@ def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
         raise InputError(f"{where}: no such folder; this checkpoint holds no parameters")
     import orbax.checkpoint as ocp
 
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # what fails is raised, in one line
+    quiet_logs()
     abstract = model.init_shapes()
     with ocp.StandardCheckpointer() as checkpointer:
-        try:
-            stored = checkpointer.metadata(where).item_metadata.tree
-            found = {name: tuple(leaf.shape) for name, leaf in flatten(stored).items()}
-        except (ValueError, OSError, AttributeError, KeyError) as error:
-            raise InputError(damaged(where, error)) from None
-        wanted = {name: leaf.shape for name, leaf in flatten(abstract).items()}
-        report(
-            {
-                "missing": sorted(set(wanted) - set(found)),
-                "unexpected": sorted(set(found) - set(wanted)),
-                "wrong shape": [
-                    f"{name} {list(found[name])} for {list(shape)}"
-                    for name, shape in wanted.items()
-                    if name in found and found[name] != shape
-                ],
-            },
-            str(where),
-            f"the model of {run / 'config.json'}",
-        )
+        check_shapes(where, abstract, f"the model of {run / 'config.json'}")
         shardings = placing.shardings(abstract)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         target = jax.tree_util.tree_map_with_path(
@@ -78,15 +61,47 @@ def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
             abstract,
         )
         try:
-            return model, checkpointer.restore(where, target)
+            with quiet_restore():
+                return model, checkpointer.restore(where, target)
         except Exception as error:  # Orbax and its array store raise many kinds for damaged files
             raise InputError(damaged(where, error)) from None
 
 
-def damaged(where: epath.Path, error: Exception) -> str:
+def check_shapes(where: epath.Path, params: dict[str, Any], what: str, remedy: str = ELSEWHERE) -> None:
+    """Compares what lies in a `params` folder with arrays (or their shapes); no weights are read.
+
+    Raises:
+        InputError: no record of shapes that can be read, or parameters that are missing, left over or mis-shaped, all
+            named; `what` says what they should have been, `remedy` what to do about damage.
+    """
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        try:
+            with quiet_restore():
+                stored = checkpointer.metadata(where).item_metadata
+                if stored is None:
+                    raise ValueError("no record of its shapes can be read")
+            found = {name: tuple(leaf.shape) for name, leaf in flatten(stored.tree).items()}
+        except (ValueError, OSError, AttributeError, KeyError) as error:
+            raise InputError(damaged(where, error, remedy)) from None
+    wanted = {name: leaf.shape for name, leaf in flatten(params).items()}
+    faults = {
+        "missing": sorted(set(wanted) - set(found)),
+        "unexpected": sorted(set(found) - set(wanted)),
+        "wrong shape": [
+            f"{name} {list(found[name])} for {list(shape)}"
+            for name, shape in wanted.items()
+            if name in found and found[name] != shape
+        ],
+    }
+    report(faults, str(where), what)
+
+
+def damaged(where: epath.Path, error: Exception, remedy: str = ELSEWHERE) -> str:
     """The line for parameters that Orbax cannot read."""
     said = " ".join(str(error).split())[:200]
-    return f"{where}: its files are damaged or missing; name another step's folder, or copy it anew ({said})"
+    return f"{where}: its files are damaged or missing; {remedy} ({said})"
 
 
 def load_config(path: epath.Path) -> ModelConfig:

@@ -1,25 +1,28 @@
-"""Reading and writing safetensors: lazily, checked, in float32, float16 and bfloat16, without PyTorch.
+"""Reading safetensors: lazily, checked, in float32, float16 and bfloat16, without PyTorch.
 
 The safetensors library checks header size (100 MB at most), offsets and overlaps; what it finds becomes a one-line
-error here. A tensor is read when it is asked for, so a folder larger than memory can be placed piece by piece.
+error here. A tensor is a view of the file, mapped when it is asked for and never read whole for its own sake, so a
+folder larger than memory can be placed piece by piece. Writing is in safetensors_out.
 """
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
+from zoo.checkpoints.pickled_file import PICKLED, open_pickled
+from zoo.checkpoints.safetensors_out import INDEX, NAMES, SINGLE
 from zoo.errors import InputError
+from zoo.safe_path import inside
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 MAX_JSON_BYTES = 64 * 1024**2
+MAX_HEADER_BYTES = 100_000_000
+NUMBER_TYPES = {spelled: name for name, spelled in NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -31,20 +34,28 @@ class StoredTensor:
         name: as stored.
         dtype: as the format spells it ("F32", "F16", "BF16", "I64", ...).
         shape: as stored.
+        start, size: bytes in the file.
     """
 
     path: Path
     name: str
     dtype: str
     shape: tuple[int, ...]
+    start: int
+    size: int
 
     def read(self) -> np.ndarray:
-        """The array, in its stored number type (bfloat16 as ml_dtypes.bfloat16)."""
+        """The array, in its stored number type (bfloat16 as ml_dtypes.bfloat16): a read-only view of the file."""
+        if self.dtype not in NUMBER_TYPES:
+            raise InputError(f"{self.path}: {self.name} is {self.dtype}, which is not read")
+        number_type = np.dtype(ml_dtypes.bfloat16 if self.dtype == "BF16" else NUMBER_TYPES[self.dtype])
+        if self.size == 0:
+            return np.zeros(self.shape, number_type)
         try:
-            with safe_open(self.path, framework="np") as file:
-                return file.get_tensor(self.name)
-        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            data = np.memmap(self.path, np.uint8, mode="r", offset=self.start, shape=(self.size,))
+        except (OSError, ValueError) as error:
             raise InputError(f"{self.path}: cannot read {self.name}: {_one_line(error)}") from None
+        return np.asarray(data).view(number_type).reshape(self.shape)
 
 
 def open_file(path: Path) -> dict[str, StoredTensor]:
@@ -53,24 +64,29 @@ def open_file(path: Path) -> dict[str, StoredTensor]:
     Raises:
         InputError: absent, truncated, or no safetensors file.
     """
+    path = inside(path)
     try:
         with safe_open(path, framework="np") as file:
-            return {name: _stored(path, name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+            names = set(file.keys())
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(length, MAX_HEADER_BYTES)))
+        return {name: _stored(path, name, header[name], 8 + length) for name in header if name in names}
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: {_diagnosis(path)}: {_one_line(error)}; fetch the file again") from None
 
 
-def _stored(path: Path, name: str, piece: Any) -> StoredTensor:
-    return StoredTensor(path, name, str(piece.get_dtype()), tuple(piece.get_shape()))
+def _stored(path: Path, name: str, entry: dict[str, Any], data: int) -> StoredTensor:
+    start, end = entry["data_offsets"]
+    return StoredTensor(path, name, entry["dtype"], tuple(entry["shape"]), data + start, end - start)
 
 
 def open_folder(folder: Path) -> dict[str, StoredTensor]:
     """name -> tensor of a folder with model.safetensors, or with shards and their index.
 
-    An index may name files of this folder alone: a name with a directory in it is refused. (Links are followed, since
-    download caches are made of them.)
+    An index may name files of this folder alone: a name with a directory in it, or a link that leads out, is refused.
 
     Raises:
         InputError: no weights, a bad index, a shard that is missing, or index and shards that disagree.
@@ -78,6 +94,8 @@ def open_folder(folder: Path) -> dict[str, StoredTensor]:
     if (folder / SINGLE).exists():
         return open_file(folder / SINGLE)
     if not (folder / INDEX).exists():
+        if (folder / PICKLED).exists():
+            return open_pickled(folder / PICKLED)  # type: ignore[return-value]
         pickled = sorted(p.name for p in folder.glob("*.bin"))
         if pickled:
             raise InputError(
@@ -110,24 +128,13 @@ def open_folder(folder: Path) -> dict[str, StoredTensor]:
     return stored
 
 
-def write_file(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes `tensors` (contiguous arrays) as one file, marked as PyTorch's layout as other readers expect."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save_file(dict(tensors), temporary, metadata={"format": "pt"})
-        os.replace(temporary, path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: cannot be written: {_one_line(error)}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of at most 64 MB.
 
     Raises:
         InputError: absent, too large, not UTF-8, not JSON, or not an object.
     """
+    path = inside(path)
     try:
         size = path.stat().st_size
         text = path.read_bytes() if size <= MAX_JSON_BYTES else None
@@ -155,7 +162,7 @@ def _diagnosis(path: Path) -> str:
             size = os.fstat(file.fileno()).st_size
             if len(head) < 8:
                 return f"is truncated: {size} bytes"
-            if length > 100_000_000:
+            if length > MAX_HEADER_BYTES:
                 return "is no safetensors file"
             if 8 + length > size:
                 return f"is truncated inside its header: {size} of {8 + length} bytes or more"

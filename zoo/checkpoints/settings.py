@@ -7,7 +7,6 @@ family's reader takes what it understands, says which values of the rest it acce
 from typing import Any
 
 from zoo.errors import InputError, nearest
-from zoo.layer_config import RotaryScaling
 
 # Settings of every family that do not change the numbers of a forward pass.
 HARMLESS = frozenset(
@@ -61,6 +60,7 @@ class Settings:
 
     def __init__(self, values: dict[str, Any], where: str, family: str):
         self.values = {name: value for name, value in values.items() if value is not None}
+        self.nulls = {name for name, value in values.items() if value is None}
         self.where, self.family = where, family
         self.known: set[str] = set(HARMLESS)
 
@@ -75,11 +75,22 @@ class Settings:
                 raise self.fault(f"{given[0][0]} is {given[0][1]!r} but {key} is {value!r}; they are one setting")
         return given[0][1] if given else default
 
+    def is_null(self, name: str) -> bool:
+        """Whether the file sets `name` to null, which some settings tell from not set at all."""
+        return name in self.nulls
+
     def whole(self, name: str, default: int | None, *old_names: str) -> Any:
         """A whole number above 0 (or `default`)."""
         value = self._take(name, old_names, default)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise self.fault(f"{name} is {value!r}; it must be a whole number of 1 or more")
+        return value
+
+    def count(self, name: str, default: int) -> int:
+        """A whole number of 0 or more."""
+        value = self._take(name, (), default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.fault(f"{name} is {value!r}; it must be a whole number of 0 or more")
         return value
 
     def number(self, name: str, default: float | None, *old_names: str) -> Any:
@@ -134,66 +145,6 @@ class Settings:
             return ()
         return tuple(names[index] for index in range(num_labels))
 
-    def rotary(self, max_positions: int) -> tuple[float, RotaryScaling | None]:
-        """Rotary base and scaling, from rope_parameters (new) or rope_theta and rope_scaling (old).
-
-        Raises:
-            InputError: a scaling that we do not compute, or a key of one that we do not know.
-        """
-        base = self.number("rope_theta", None)
-        self.known |= {"rope_scaling", "rope_parameters"}
-        new, old = self.values.get("rope_parameters"), self.values.get("rope_scaling")
-        for name, value in (("rope_parameters", new), ("rope_scaling", old)):
-            if value is not None and not isinstance(value, dict):
-                raise self.fault(f"{name} is {value!r}; it must be an object")
-        name = "rope_parameters" if new else "rope_scaling"
-        found = {key: value for key, value in (new or old or {}).items() if value is not None}
-        if new and old and self._kind(new) != self._kind(old):
-            raise self.fault("rope_parameters and rope_scaling disagree; keep one of them")
-        kind = self._kind(found)
-        inner = found.pop("rope_theta", None)
-        if inner is not None and base is not None and inner != base:
-            raise self.fault(f"rope_theta is {base!r} but {name} has {inner!r}")
-        base = inner if inner is not None else base if base is not None else 10000.0
-        if not is_number(base) or base <= 0:
-            raise self.fault(f"rope_theta is {base!r}; it must be a number above 0")
-        if found.pop("partial_rotary_factor", 1.0) != 1.0:
-            raise self.fault(f"{name}: partial_rotary_factor other than 1 is not supported")
-        found.pop("type", None)
-        found.pop("rope_type", None)
-        if kind == "default":
-            wanted: dict[str, Any] = {}
-        elif kind == "linear":
-            wanted = {"factor": None}
-        elif kind == "llama3":
-            wanted = {"factor": None, "low_freq_factor": None, "high_freq_factor": None}
-            wanted["original_max_position_embeddings"] = max_positions
-        else:
-            supported = ("default", "linear", "llama3")
-            raise self.fault(f'{name}: rope_type "{kind}" is not supported{nearest(str(kind), supported)}')
-        strange = set(found) - set(wanted)
-        if strange:
-            raise self.fault(f'{name}: "{min(strange)}" means nothing to rope_type "{kind}"')
-        values = {**wanted, **found}
-        for key, value in values.items():
-            if not is_number(value):
-                raise self.fault(f"{name}: {key} is {value!r}; it must be a number")
-        if kind == "default":
-            return float(base), None
-        if kind == "linear":
-            return float(base), RotaryScaling("linear", float(values["factor"]))
-        return float(base), RotaryScaling(
-            kind="llama3",
-            factor=float(values["factor"]),
-            low_freq_factor=float(values["low_freq_factor"]),
-            high_freq_factor=float(values["high_freq_factor"]),
-            original_max_positions=int(values["original_max_position_embeddings"]),
-        )
-
-    @staticmethod
-    def _kind(scaling: dict[str, Any]) -> Any:
-        return scaling.get("rope_type", scaling.get("type", "default"))
-
     def done(self) -> None:
         """Refuses the settings that nobody took.
 
@@ -216,17 +167,3 @@ class Settings:
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite number (true and false are none)."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-def published_rotary(base: float, scaling: RotaryScaling | None) -> dict[str, Any]:
-    """rope_theta and rope_scaling, the spelling that every version of the reference library reads."""
-    out: dict[str, Any] = {"rope_theta": base, "rope_scaling": None}
-    if scaling is not None:
-        out["rope_scaling"] = {"rope_type": scaling.kind, "type": scaling.kind, "factor": scaling.factor}
-        if scaling.kind == "llama3":
-            out["rope_scaling"] |= {
-                "low_freq_factor": scaling.low_freq_factor,
-                "high_freq_factor": scaling.high_freq_factor,
-                "original_max_position_embeddings": scaling.original_max_positions,
-            }
-    return out

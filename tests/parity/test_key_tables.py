@@ -1,0 +1,48 @@
+"""Every preset at full size: our key table gives exactly the tensors of the reference library's model, name and shape.
+
+Nothing is allocated: theirs is made on the meta device, ours under eval_shape. Tensors that the reference ties to
+another are written once. Models of images have other names in the reference's memory than in its files; test_vision
+proves those.
+"""
+
+import pytest
+import torch
+import transformers
+
+from zoo.checkpoints.hugging_face import published_config
+from zoo.checkpoints.keys import to_published
+from zoo.checkpoints.layer_view import LayerView
+from zoo.model import Model
+from zoo.registry import PRESETS
+
+# What the reference calls otherwise in memory than in its files.
+IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
+NAMES = [name for name, config in PRESETS.items() if not config.image_size]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_and_shapes(name):
+    config = PRESETS[name]
+    form, values = published_config(config)
+    scanned = config.replace(scan=True)  # eighty layers are traced once
+    shapes = LayerView(Model(scanned).init_shapes(), scanned).shapes
+    prefix = "" if values["architectures"][0] in form.bare else form.table.prefix
+    ours = to_published(form.table, shapes, lambda path: None, config.num_layers, prefix)
+
+    made = getattr(transformers, values["architectures"][0])
+    settings = {key: value for key, value in values.items() if key not in ("model_type", "architectures")}
+    with torch.device("meta"):
+        model = made(made.config_class(**settings | {"pad_token_id": settings.get("pad_token_id")}))
+    memory, file = IN_FILES.get(values["model_type"], ("", ""))
+    theirs = {key.replace(memory, file) if memory else key: t for key, t in model.state_dict(keep_vars=True).items()}
+    first: dict[int, str] = {}
+    for key in sorted(theirs, key=lambda key: key not in ours):
+        first.setdefault(id(theirs[key]), key)
+    once = {key: tuple(theirs[key].shape) for key in first.values()}
+    both = {key: tensor.shape for key, tensor in ours.items() if key in once or key not in theirs}
+    assert both == once
+    assert set(ours) <= set(theirs)
+
+
+def test_the_largest_are_among_them():
+    assert {"llama-65b", "llama3-70b", "gpt3-175b", "bert-large"} <= set(NAMES)

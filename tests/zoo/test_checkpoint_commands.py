@@ -1,0 +1,91 @@
+"""import, export and show say what they did; what is empty or impossible is refused in one line."""
+
+import jax
+import pytest
+
+import zoo
+from tests import made_up
+from zoo import cli
+from zoo.checkpoints import export, load, load_config
+from zoo.checkpoints.belongings import tokenizer_of, trained_with
+from zoo.checkpoints.commands import export_checkpoint, import_checkpoint
+from zoo.command_line import run
+from zoo.errors import InputError
+from zoo.tokenizer import load_tokenizer
+
+MODEL = zoo.create(
+    "llama-tiny", vocab_size=360, embed_dim=8, num_layers=1, num_heads=2, num_kv_heads=1, mlp_dim=8, max_positions=16
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    export(MODEL, MODEL.init(jax.random.key(0)), tmp_path / "model", tokenizer=made_up.tokenizer())
+    return tmp_path / "model"
+
+
+def zoo_command(*words) -> int:
+    return run("zoo", cli.SUBCOMMANDS, [str(word) for word in words])
+
+
+def test_they_tell_what_they_made(folder, tmp_path, capsys):
+    count = sum(leaf.size for leaf in jax.tree.leaves(MODEL.init_shapes()))
+    assert zoo_command("import", folder, tmp_path / "run") == 0
+    said = capsys.readouterr().out
+    assert said.startswith(
+        f"imported {folder} -> {tmp_path / 'run'}\nllama, {count:,} parameters, tokenizer of 360 pieces"
+    )
+    assert zoo_command("export", tmp_path / "run", tmp_path / "out", "--max-shard-size", "20KB") == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"exported {tmp_path / 'run'} -> {tmp_path / 'out'}\n") and " files, 0.3 MB" in said
+    assert (tmp_path / "out" / "model.safetensors.index.json").is_file()
+    assert tokenizer_of(tmp_path / "run" / "checkpoints" / "0") == made_up.tokenizer()
+    assert trained_with(tmp_path / "run") is None
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), load(folder)[1], load(tmp_path / "out")[1]))
+
+
+def test_a_gguf_file_goes_in_and_out(tmp_path, capsys):
+    made_up.gguf(tmp_path / "x.gguf", "Q8_0")
+    import_checkpoint(str(tmp_path / "x.gguf"), tmp_path / "run")
+    export_checkpoint(str(tmp_path / "run"), tmp_path / "out", dtype="float16")
+    assert load_config(tmp_path / "out") == load_config(tmp_path / "x.gguf")
+    assert load_tokenizer(tmp_path / "out").chat_template == made_up.TEMPLATE
+    assert zoo_command("show", tmp_path / "x.gguf") == 0
+    assert "parameters" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("show", ""), "the name is empty"),
+        (("show", " "), "the name is empty"),
+        (("show", "gpt2", "--seq-len", "1025"), "the model has learned 1024 positions, and no more"),
+        (("show", "llama3-8b", "--seq-len", "0"), "it must be 1 or more"),
+        (("import", "", "out"), "the path is empty"),
+        (("import", "gpt2", ""), "the folder to make has no name"),
+        (("export", "", "out"), "the path is empty"),
+        (("export", "x", "out", "--max-shard-size", "5 gallons"), "give bytes, or a size such as 5GB"),
+        (("check", ""), "the path is empty"),
+        (("generate", "", "x"), "the path is empty"),
+    ],
+)
+def test_what_cannot_be(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert zoo_command(*words) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_rotary_models_are_shown_at_any_length(capsys):
+    assert zoo_command("show", "llama3-8b", "--seq-len", "200000") == 0
+
+
+def test_help_has_examples(capsys):
+    for name in ("import", "export", "check"):
+        assert zoo_command(name, "--help") == 0
+        assert f"python -m zoo {name} " in capsys.readouterr().out
+
+
+def test_an_empty_path_of_a_tokenizer():
+    with pytest.raises(InputError, match="is empty"):
+        load_tokenizer("")

@@ -1,0 +1,442 @@
+"""config.json of LLaMA's relatives: published settings give the presets; what would change the numbers is refused."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config, read_config
+from zoo.checkpoints.placing import flatten
+from zoo.errors import InputError
+from zoo.layer_config import LayerConfig, RotaryScaling
+from zoo.registry import PRESETS
+
+
+def core(model_type, stem, sizes, **more):
+    """Settings of a published folder: (D, L, N, K, F, V, P) and what else it says."""
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+    names += ("vocab_size", "max_position_embeddings")
+    return {
+        "model_type": model_type,
+        "architectures": [f"{stem}ForCausalLM"],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "initializer_range": 0.02,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.40.0",
+        "use_cache": True,
+        **dict(zip(names, sizes, strict=True)),
+    } | more
+
+
+# What the published folders hold.
+PUBLISHED = {
+    "mistral-7b": core(
+        *("mistral", "Mistral", (4096, 32, 32, 8, 14336, 32000, 32768)),
+        hidden_act="silu",
+        rms_norm_eps=1e-05,
+        rope_theta=10000.0,
+        sliding_window=4096,
+        tie_word_embeddings=False,
+    ),
+    "mistral-7b-v0.3": core(
+        *("mistral", "Mistral", (4096, 32, 32, 8, 14336, 32768, 32768)),
+        hidden_act="silu",
+        attention_dropout=0.0,
+        rms_norm_eps=1e-05,
+        rope_theta=1000000.0,
+        sliding_window=None,
+        tie_word_embeddings=False,
+    ),
+    "qwen2.5-0.5b": core(
+        *("qwen2", "Qwen2", (896, 24, 14, 2, 4864, 151936, 32768)),
+        attention_dropout=0.0,
+        hidden_act="silu",
+        max_window_layers=24,
+        rms_norm_eps=1e-06,
+        rope_theta=1000000.0,
+        sliding_window=32768,
+        tie_word_embeddings=True,
+        use_mrope=False,
+        use_sliding_window=False,
+    ),
+    "qwen3-0.6b": core(
+        *("qwen3", "Qwen3", (1024, 28, 16, 8, 3072, 151936, 40960)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        head_dim=128,
+        hidden_act="silu",
+        max_window_layers=28,
+        rms_norm_eps=1e-06,
+        rope_scaling=None,
+        rope_theta=1000000,
+        sliding_window=None,
+        tie_word_embeddings=True,
+        use_sliding_window=False,
+    ),
+    "smollm2-135m": core(
+        *("llama", "Llama", (576, 30, 9, 3, 1536, 49152, 8192)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        hidden_act="silu",
+        is_llama_config=True,
+        mlp_bias=False,
+        pretraining_tp=1,
+        rms_norm_eps=1e-05,
+        rope_interleaved=False,
+        rope_scaling=None,
+        rope_theta=100000,
+        tie_word_embeddings=True,
+    ),
+    "smollm3-3b": core(
+        *("smollm3", "SmolLM3", (2048, 36, 16, 4, 11008, 128256, 65536)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        hidden_act="silu",
+        layer_types=["full_attention"] * 36,
+        max_window_layers=28,
+        mlp_bias=False,
+        no_rope_layer_interval=4,
+        no_rope_layers=[1, 1, 1, 0] * 9,
+        pretraining_tp=2,
+        rms_norm_eps=1e-06,
+        rope_scaling=None,
+        rope_theta=5000000.0,
+        sliding_window=None,
+        use_sliding_window=False,
+    ),
+    "gemma-2b": core(
+        *("gemma", "Gemma", (2048, 18, 8, 1, 16384, 256000, 8192)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        head_dim=256,
+        hidden_act="gelu",
+        hidden_activation=None,
+        rms_norm_eps=1e-06,
+        rope_scaling=None,
+        rope_theta=10000.0,
+    ),
+    "gemma2-2b": core(
+        *("gemma2", "Gemma2", (2304, 26, 8, 4, 9216, 256000, 8192)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        attn_logit_softcapping=50.0,
+        cache_implementation="hybrid",
+        final_logit_softcapping=30.0,
+        head_dim=256,
+        hidden_act="gelu_pytorch_tanh",
+        hidden_activation="gelu_pytorch_tanh",
+        query_pre_attn_scalar=256,
+        rms_norm_eps=1e-06,
+        rope_theta=10000.0,
+        sliding_window=4096,
+    ),
+    "gemma3-1b": core(
+        *("gemma3_text", "Gemma3", (1152, 26, 4, 1, 6912, 262144, 32768)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        attn_logit_softcapping=None,
+        cache_implementation="hybrid",
+        final_logit_softcapping=None,
+        head_dim=256,
+        hidden_activation="gelu_pytorch_tanh",
+        query_pre_attn_scalar=256,
+        rms_norm_eps=1e-06,
+        rope_local_base_freq=10000,
+        rope_scaling=None,
+        rope_theta=1000000,
+        sliding_window=512,
+        sliding_window_pattern=6,
+    ),
+    "pythia-160m": {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "hidden_act": "gelu",
+        "hidden_size": 768,
+        "initializer_range": 0.02,
+        "intermediate_size": 3072,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "rotary_emb_base": 10000,
+        "rotary_pct": 0.25,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float16",
+        "transformers_version": "4.24.0",
+        "use_cache": True,
+        "use_parallel_residual": True,
+        "vocab_size": 50304,
+    },
+    "opt-125m": {
+        "model_type": "opt",
+        "architectures": ["OPTForCausalLM"],
+        "_name_or_path": "facebook/opt-125m",
+        "_remove_final_layer_norm": False,
+        "activation_dropout": 0.0,
+        "activation_function": "relu",
+        "attention_dropout": 0.0,
+        "bos_token_id": 2,
+        "do_layer_norm_before": True,
+        "dropout": 0.1,
+        "eos_token_id": 2,
+        "ffn_dim": 3072,
+        "hidden_size": 768,
+        "init_std": 0.02,
+        "layerdrop": 0.0,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "pad_token_id": 1,
+        "prefix": "</s>",
+        "torch_dtype": "float16",
+        "transformers_version": "4.21.0.dev0",
+        "use_cache": True,
+        "vocab_size": 50272,
+        "word_embed_proj_dim": 768,
+    },
+    "phi3-mini": core(
+        *("phi3", "Phi3", (3072, 32, 32, 32, 8192, 32064, 4096)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        auto_map={
+            "AutoConfig": "configuration_phi3.Phi3Config",
+            "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+        },
+        embd_pdrop=0.0,
+        hidden_act="silu",
+        original_max_position_embeddings=4096,
+        resid_pdrop=0.0,
+        rms_norm_eps=1e-05,
+        rope_scaling=None,
+        rope_theta=10000.0,
+        sliding_window=2047,
+        tie_word_embeddings=False,
+    ),
+    "olmo2-7b": core(
+        *("olmo2", "Olmo2", (4096, 32, 32, 32, 11008, 100352, 4096)),
+        attention_bias=False,
+        attention_dropout=0.0,
+        hidden_act="silu",
+        rms_norm_eps=1e-06,
+        rope_scaling=None,
+        rope_theta=500000,
+        tie_word_embeddings=False,
+    ),
+    "stablelm-2-1.6b": core(
+        *("stablelm", "StableLm", (2048, 24, 32, 32, 5632, 100352, 4096)),
+        hidden_act="silu",
+        layer_norm_eps=1e-05,
+        partial_rotary_factor=0.25,
+        rope_theta=10000,
+        tie_word_embeddings=False,
+        use_qkv_bias=True,
+    ),
+}
+MINI = PUBLISHED["phi3-mini"]
+LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}
+
+
+def read(values, names=()):
+    form = FORMATS[values["model_type"]]
+    return read_config(values, form, dict.fromkeys(names), Path("folder"))
+
+
+def refusal(values) -> str:
+    with pytest.raises(InputError) as error:
+        read(values)
+    text = str(error.value)
+    assert "\n" not in text and text.startswith("folder/config.json: ")
+    return text
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_settings_are_the_presets(name):
+    assert read(PUBLISHED[name]) == PRESETS[name]
+
+
+DECODERS = [name for name, config in PRESETS.items() if config.visibility == "causal"]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_preset_is_published_and_read_back(name):
+    """Settings there and back, and a row of the key table for every parameter of the preset."""
+    config = PRESETS[name]
+    form, values = published_config(config)
+    back = read(values, [] if config.tie_embeddings else [form.read_out])
+    assert {k for k, v in config.to_dict().items() if back.to_dict()[k] != v} <= set(NOT_PUBLISHED)
+    shapes = zoo.create(config, num_layers=1, layer_pattern=config.layer_pattern[:1]).init_shapes()
+    paths = [path for key in form.table.rows(1) for path in key.paths]
+    assert len(paths) == len(set(paths)) and set(flatten(shapes)) <= set(paths)
+
+
+@pytest.mark.parametrize("family", sorted({PRESETS[name].family for name in DECODERS}))
+def test_classifiers_are_published_and_read_back(family):
+    config = next(PRESETS[name] for name in DECODERS if PRESETS[name].family == family)
+    config = config.replace(head="classifier", num_labels=3, classifier_bias=False, label_names=("a", "b", "c"))
+    form, values = published_config(config)
+    assert values["architectures"][0].endswith("ForSequenceClassification")
+    back = read(values)
+    assert (back.head, back.pooling, back.classifier_bias, back.label_names) == ("classifier", "last", False, ("a", "b", "c"))
+    for change in ({"classifier_bias": True}, {"pooling": "mean"}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            published_config(config.replace(**change))
+
+
+@pytest.mark.parametrize(
+    "name, scaling, expected",
+    [
+        ("qwen2.5-0.5b", {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+         RotaryScaling("yarn", 4.0, original_max_positions=32768)),
+        ("qwen3-0.6b", {"rope_type": "dynamic", "factor": 2}, RotaryScaling("dynamic", 2.0, original_max_positions=40960)),
+        ("smollm2-135m", {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+         RotaryScaling("yarn", 2.0, original_max_positions=8192, attention_factor=1.0)),
+        ("gemma3-1b", {"rope_type": "linear", "factor": 8.0}, RotaryScaling("linear", 8.0)),
+        ("phi3-mini", LONG, RotaryScaling("longrope", 1.0, original_max_positions=4096, short_factors=(1.0,) * 48,
+                                          long_factors=(1.5,) * 48)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_rotary_scalings(name, scaling, expected):
+    config = read(PUBLISHED[name] | {"rope_scaling": scaling})
+    assert config.rotary_scaling == expected
+    assert read(published_config(config)[1]) == config
+    if name == "gemma3-1b":
+        assert {layer.rotary_scaled for layer in config.layer_pattern} == {True, False}
+
+
+def test_older_names_and_lengths_of_longrope():
+    """su and yarn in a Phi-3 folder are longrope; the factor is the ratio of the two lengths."""
+    longer = MINI | {"max_position_embeddings": 131072}
+    found = read(longer | {"rope_scaling": LONG}).rotary_scaling
+    assert (found.factor, found.original_max_positions) == (32.0, 4096)
+    assert found.magnitude == pytest.approx(math.sqrt(1 + math.log(32) / math.log(4096)))
+    for old in ("su", "yarn"):
+        assert read(longer | {"rope_scaling": LONG | {"type": old}}).rotary_scaling == found
+    values = published_config(read(longer | {"rope_scaling": LONG}))[1]
+    assert values["rope_scaling"] == LONG and values["original_max_position_embeddings"] == 4096
+
+
+def test_windows_by_layer():
+    """Old settings (max_window_layers, sliding_window_pattern) and new ones (layer_types) say the same."""
+    qwen = PUBLISHED["qwen2.5-0.5b"] | {"use_sliding_window": True, "max_window_layers": 20, "sliding_window": 64}
+    old = read(qwen)
+    assert [layer.window for layer in old.layer_pattern] == [None] * 20 + [64] * 4
+    assert read(qwen | {"layer_types": ["full_attention"] * 20 + ["sliding_attention"] * 4}) == old
+    mixed = read(qwen | {"layer_types": ["sliding_attention", "full_attention"] * 12})
+    assert mixed.layer_pattern == (LayerConfig(window=64), LayerConfig())
+    gemma = read(PUBLISHED["gemma3-1b"] | {"layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 4
+                                           + ["sliding_attention"] * 2})  # fmt: skip
+    assert gemma == PRESETS["gemma3-1b"] and len(gemma.layer_pattern) == 6
+    absent = {key: value for key, value in PUBLISHED["mistral-7b"].items() if key != "sliding_window"}
+    assert read(absent).layer_pattern == (LayerConfig(window=4096),)
+
+
+def test_new_spelling_of_rotary_settings():
+    nested = {
+        "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    names = ("rope_theta", "rope_local_base_freq", "rope_scaling")
+    new = {key: value for key, value in PUBLISHED["gemma3-1b"].items() if key not in names}
+    assert read(new | {"rope_parameters": nested}) == PRESETS["gemma3-1b"]
+    neox = {key: value for key, value in PUBLISHED["pythia-160m"].items() if not key.startswith("rotary")}
+    inner = {"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.25}
+    assert read(neox | {"rope_parameters": inner}) == PRESETS["pythia-160m"]
+
+
+@pytest.mark.parametrize(
+    "name, change, said",
+    [
+        ("mistral-7b", {"layer_types": ["full_attention"] * 32}, "Mistral's layers are all alike"),
+        ("mistral-7b", {"sliding_window": 0}, "sliding_window is 0"),
+        ("qwen2.5-0.5b", {"layer_types": ["sliding_attention"] * 24}, "set no window"),
+        ("qwen2.5-0.5b", {"layer_types": ["full_attention"]}, "layer_types must be a list of 24 names"),
+        ("qwen3-0.6b", {"layer_types": ["chunked_attention"] * 28}, "'chunked_attention'"),
+        ("qwen3-0.6b", {"max_window_layers": -1}, "max_window_layers is -1"),
+        ("qwen2.5-0.5b", {"use_mrope": True}, "use_mrope is True"),
+        ("smollm3-3b", {"no_rope_layers": [1, 0]}, "no_rope_layers must be a list of 0 and 1"),
+        ("smollm3-3b", {"no_rope_layers": [2] * 36}, "no_rope_layers must be a list of 0 and 1"),
+        ("gemma-2b", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+        ("gemma-2b", {"hidden_activation": "relu"}, "hidden_act and hidden_activation disagree"),
+        ("gemma2-2b", {"sliding_window": None}, "sliding_window is null"),
+        ("gemma2-2b", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
+        ("gemma3-1b", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),
+        ("gemma3-1b", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters must hold"),
+        ("gemma3-1b", {"rope_local_base_freq": 0}, "rotary base of sliding_attention is 0"),
+        ("pythia-160m", {"rotary_pct": 0.05}, "0.05 of a head of 64 features is 3"),
+        ("pythia-160m", {"rotary_pct": 1.5}, "partial_rotary_factor 1.5 is not supported"),
+        ("pythia-160m", {"is_decoder": True}, "is_decoder is True"),
+        ("opt-125m", {"word_embed_proj_dim": 512}, "word_embed_proj_dim is 512"),
+        ("opt-125m", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False"),
+        ("phi3-mini", {"rope_scaling": {"type": "linear", "factor": 2.0}}, '"linear" is not Phi-3'),
+        ("phi3-mini", {"rope_scaling": LONG | {"long_mscale": 1.2}}, '"long_mscale" means nothing'),
+        ("phi3-mini", {"rope_scaling": LONG | {"short_factor": [1.0]}}, "short_factors has 1 numbers for 48"),
+        ("phi3-mini", {"rope_scaling": LONG | {"short_factor": [True] * 48}}, "short_factor is"),
+        ("phi3-mini", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map"),
+        ("phi3-mini", {"attention_bias": True}, "attention_bias is True"),
+        ("olmo2-7b", {"clip_qkv": 8.0}, "clip_qkv=8.0"),
+        ("olmo2-7b", {"architectures": ["OlmoForCausalLM"]}, 'did you mean "Olmo2ForCausalLM"'),
+        ("stablelm-2-1.6b", {"qk_layernorm": True}, "qk_layernorm is True"),
+        ("smollm2-135m", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "truncate": 1}}, "truncate is 1"),
+        ("smollm2-135m", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 0.5}}, "beta_slow 1.0"),
+        ("smollm2-135m", {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "short_factor is None"),
+        ("smollm2-135m", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+    ],
+)
+def test_settings_that_would_change_the_numbers(name, change, said):
+    assert said in refusal(PUBLISHED[name] | change)
+
+
+JUNK = [-1, 0, math.nan, True, "x", [], [[]], {}, {"a": 1}, 10**400]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_junk_in_any_setting_is_read_or_refused_in_one_line(name):
+    more = {"rope_scaling": None, "rope_parameters": None, "layer_types": None, "no_rope_layers": None}
+    for key in PUBLISHED[name] | more:
+        for junk in JUNK if key != "model_type" else ():
+            try:
+                read(PUBLISHED[name] | {key: junk})
+            except InputError as error:
+                assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "llama3", "linear"])
+def test_junk_in_rotary_scalings(kind):
+    whole = {"rope_type": kind, "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "truncate": True}
+    whole |= {"beta_fast": 8, "attention_factor": 1.0, "short_factor": [1.0] * 32, "long_factor": [1.0] * 32}
+    whole |= {"original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 1.0}
+    for key in (*whole, None):
+        for junk in JUNK:
+            scaling = whole if key is None else {"rope_type": kind, "factor": 2.0, key: junk}
+            try:
+                read(PUBLISHED["smollm2-135m"] | {"rope_scaling": scaling})
+            except InputError as error:
+                assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "name, change, said",
+    [
+        ("mistral-tiny", {"layer_pattern": (LayerConfig(window=8), LayerConfig())}, "Mistral folders cannot say layer_pattern"),
+        ("qwen2.5-tiny", {"attention_out_bias": True}, "Qwen2 folders cannot say attention_out_bias=True"),
+        ("qwen3-tiny", {"qk_norm": False}, "qk_norm=False"),
+        ("gemma3-tiny", {"attention_soft_cap": 50.0}, "attention_soft_cap=50.0"),
+        ("gemma3-tiny", {"score_scale": 0.3}, "score_scale=0.3"),
+        ("pythia-tiny", {"parallel_mlp_norm": False}, "parallel_mlp_norm=False"),
+        ("opt-tiny", {"norm_eps": 1e-6}, "norm_eps=1e-06"),
+        ("opt-tiny", {"position_offset": 0}, "position_offset=0"),
+        ("phi3-tiny", {"rotary_scaling": RotaryScaling("linear", 2.0)}, '"linear" is not Phi-3'),
+        ("olmo2-tiny", {"qk_norm_over": "head"}, "qk_norm_over='head'"),
+        ("stablelm-tiny", {"norm": "rmsnorm"}, "norm='rmsnorm'"),
+        ("llama-tiny", {"layer_pattern": (LayerConfig(rotary=False),)}, "layer_pattern"),
+    ],
+)
+def test_what_a_family_cannot_say_is_named(name, change, said):
+    with pytest.raises(InputError) as error:
+        published_config(PRESETS[name].replace(**change))
+    assert said in str(error.value) and "\n" not in str(error.value)

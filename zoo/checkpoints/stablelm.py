@@ -1,0 +1,72 @@
+"""StableLM folders: LLaMA with layer norms and partly turned heads (Bellagente et al. 2024, arXiv:2402.17834)."""
+
+from collections.abc import Set
+from typing import Any
+
+from zoo.checkpoints.decoder import (
+    LAYER,
+    PRE_NORMS,
+    THEIRS,
+    decoder_format,
+    head_of,
+    published_decoder,
+    read_decoder,
+    table,
+)
+from zoo.checkpoints.keys import Key
+from zoo.checkpoints.rotary_settings import published_partial, read_rotary, rotated_features
+from zoo.checkpoints.settings import Settings
+from zoo.config import ModelConfig
+
+BIASES = (
+    Key(f"{LAYER}attention_norm/bias", f"{THEIRS}input_layernorm.bias"),
+    Key(f"{LAYER}mlp_norm/bias", f"{THEIRS}post_attention_layernorm.bias"),
+    Key("final_norm/bias", "norm.bias"),
+)
+DEFAULTS = dict(
+    vocab_size=50304,
+    hidden_size=2560,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=32,
+    intermediate_size=6912,
+    max_position_embeddings=4096,
+)
+
+
+def read_config(settings: Settings, names: Set[str], architecture: str | None, tied: bool) -> ModelConfig:
+    """ModelConfig of a StableLM folder; arguments as in zoo/checkpoints/bert.py."""
+    fields = read_decoder(settings, names, architecture, tied, DEFAULTS)
+    rotary = read_rotary(settings, fields["max_positions"], partial=0.25)
+    settings.only("qk_layernorm", False)  # a norm of its own for each head, in as many tensors
+    return ModelConfig(
+        **fields
+        | dict(
+            family="stablelm",
+            rotary_base=rotary.base,
+            rotary_dim=rotated_features(settings, rotary.partial, head_of(fields, None)),
+            rotary_scaling=rotary.scaling,
+            norm="layernorm",
+            norm_eps=settings.number("layer_norm_eps", 1e-5),
+            attention_bias=settings.flag("use_qkv_bias", False),
+            parallel_block=settings.flag("use_parallel_residual", False),
+            dropout=settings.number("hidden_dropout", 0.0),
+        )
+    )
+
+
+def write_config(config: ModelConfig) -> dict[str, Any]:
+    """The settings of config.json."""
+    values = published_decoder(config, "stablelm", "StableLm")
+    values["layer_norm_eps"] = values.pop("rms_norm_eps")
+    return values | {
+        "partial_rotary_factor": published_partial(config.rotary_dim, config.head_dim),
+        "use_qkv_bias": config.attention_bias,
+        "use_parallel_residual": config.parallel_block,
+        "hidden_dropout": config.dropout,
+    }
+
+
+FORMATS = decoder_format(
+    "stablelm", "StableLm", table("StableLM", *BIASES, norms=PRE_NORMS), read_config, write_config
+)
