@@ -22,7 +22,7 @@ from zoo.cache import write
 from zoo.config import ModelConfig
 from zoo.dropout import at_site, drop
 from zoo.errors import InputError
-from zoo.feed_forward import FeedForward, residual_stddev
+from zoo.feed_forward import Experts, FeedForward, residual_stddev
 from zoo.layer_config import LayerConfig
 from zoo.masks import Mask
 from zoo.norms import HeadsNorm, Norm
@@ -150,7 +150,7 @@ class Block(nn.Module):
         index, cache = layer_input
         layer = config.layer_pattern[self.slot]
         attention = Attention(config, layer, self.slot, name="attention")
-        feed_forward = FeedForward(config, name="mlp")
+        feed_forward = (Experts if config.num_experts else FeedForward)(config, name="mlp")
         pre, post = config.norm_placement in ("pre", "both"), config.norm_placement == "post"
 
         def update(y, site):

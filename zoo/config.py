@@ -38,7 +38,7 @@ class ModelConfig:
             None means N (multi-head); fewer share keys and values among G = N / K query heads (Ainslie et al. 2023).
             head_dim None means D / N; mlp_dim None means 4 D.
         max_positions: P: length of the learned table; for the other kinds a stated limit of use.
-        layer_pattern: layer i takes entry i mod len(pattern); the last repeat may be cut short (Gemma 3: 26 layers of 6).
+        layer_pattern: layer i takes entry i mod len(pattern); the last repeat may be cut short (Gemma 3: 26 = 4 6 + 2).
         visibility: "causal" sees the past and itself, "full" everything (BERT), "prefix" a given prefix both ways.
         cross_attention: each block also attends to an encoder memory (Vaswani et al. 2017).
         positions: where order enters: learned table, sinusoidal (Vaswani et al. 2017, 3.5), rotary (Su et al. 2021),
@@ -71,6 +71,8 @@ class ModelConfig:
         parallel_mlp_norm: parallel_block alone: the FFN reads a norm of its own (Black et al. 2022, arXiv:2204.06745).
         activation: "gelu" is the erf form, "gelu_tanh" the tanh one.
         gated: FFN is down(act(gate x) * up x) (Shazeer 2020) and not down(act(up x)).
+        num_experts, experts_per_token: the FFN is that many, of which a router picks some for each token (Shazeer et al.
+            2017, arXiv:1701.06538; Mixtral, arXiv:2401.04088); 0 for one FFN.
         dropout, embed_dropout, attention_dropout: rates in training: residual updates, embeddings, attention weights.
         tie_embeddings: read out with the token table.
         head: what `logits` is: "lm" x E^T or x W; "masked_lm" BERT's transform, then E^T and a bias; "classifier" of a
@@ -107,7 +109,7 @@ class ModelConfig:
 
     family: Literal[
         "bert", "roberta", "xlm_roberta", "distilbert", "albert", "electra", "modernbert", "vit", "deit", "dinov2",
-        "gpt", "llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3", "gpt_neox", "opt",
+        "gpt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3", "gpt_neox", "opt",
         "phi3", "olmo2", "stablelm", "custom",
     ] = "custom"
     vocab_size: int = 32000
@@ -152,6 +154,8 @@ class ModelConfig:
     parallel_mlp_norm: bool = False
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     gated: bool = False
+    num_experts: int = 0
+    experts_per_token: int = 2
     dropout: float = 0.0
     embed_dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -259,7 +263,11 @@ class ModelConfig:
             require(self.norm_placement in ("pre", "both"), "attention_norm=False needs norm_placement 'pre' or 'both'")
         if self.image_size:
             object.__setattr__(self, "max_positions", self.num_patches + self.class_token + self.distillation_token)
-        require(not self.norm_unit_offset or self.norm == "rmsnorm", "norm_unit_offset is defined for norm 'rmsnorm' alone")
+        require_int("num_experts", self.num_experts, 0, 512)
+        if self.num_experts:
+            require_int("experts_per_token", self.experts_per_token, 1, self.num_experts)
+        if self.norm_unit_offset:
+            require(self.norm == "rmsnorm", "norm_unit_offset is defined for norm 'rmsnorm' alone")
         require(self.parallel_block or not self.parallel_mlp_norm, "parallel_mlp_norm needs parallel_block=True")
         if self.parallel_block:
             require(self.norm_placement == "pre", "parallel_block is defined for norm_placement 'pre' alone")

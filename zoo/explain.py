@@ -3,11 +3,14 @@
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from typing import Any
 
 from zoo.config import ModelConfig
 from zoo.layer_config import LayerConfig
 
+# A layer pattern of more runs than these is told by how often each layer occurs.
+MAX_RUNS = 6
 SIZES = ("vocab_size", "embed_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "mlp_dim", "max_positions")
 
 # What a setting decides, in a few words; every field of ModelConfig that is not a size stands here (tested).
@@ -47,6 +50,8 @@ MEANINGS = {
     "parallel_mlp_norm": "whether the feed-forward beside attention has its own norm",
     "activation": "the feed-forward nonlinearity",
     "gated": "whether a gate multiplies it",
+    "num_experts": "how many feed-forward networks a router chooses from",
+    "experts_per_token": "how many of them a token goes to",
     "dropout": "dropout of updates, in training",
     "embed_dropout": "dropout of embeddings, in training",
     "attention_dropout": "dropout of attention weights, in training",
@@ -90,8 +95,7 @@ def differences(config: ModelConfig, other: ModelConfig) -> list[tuple[str, Any,
 
 
 def nearest_neighbour(config: ModelConfig, presets: dict[str, ModelConfig]) -> str:
-    """The preset of another family whose settings, sizes aside, differ least from `config`; of equals the nearest in size.
-    """
+    """The preset of another family whose settings, sizes aside, differ least; of equals the nearest in size."""
 
     def distance(other: ModelConfig) -> tuple[int, float]:
         settings = [field for field, _, _ in differences(config, other) if field not in SIZES]
@@ -133,5 +137,8 @@ def _words(value: Any) -> str:
         return ", ".join(f"{k} {v}" for k, v in dataclasses.asdict(value).items() if v is not None) or "plain"
     if isinstance(value, tuple):
         runs = [(len(list(run)), word) for word, run in itertools.groupby(_words(entry) for entry in value)]
+        if len(runs) > MAX_RUNS:
+            counts = Counter(_words(entry) for entry in value)
+            runs = [(count, word) for word, count in counts.most_common()]
         return "; ".join(word if count == 1 else f"{count} x {word}" for count, word in runs) or "none"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,6 +1,7 @@
-"""The feed-forward network: D -> F -> D, one token at a time, plain or gated."""
+"""The feed-forward network: D -> F -> D, one token at a time, plain or gated; or several of them behind a router."""
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from zoo.config import ModelConfig
@@ -34,6 +35,40 @@ class FeedForward(nn.Module):
             kernel_init=nn.initializers.normal(stddev),
             name=name,
         )
+
+
+def route(logits: jax.Array, chosen: int) -> jax.Array:
+    """Weights of the experts: the softmax over the `chosen` largest logits, 0 for the others.
+
+    Args:
+        logits: float32 [..., X], one an expert.
+        chosen: how many experts a token goes to.
+
+    Returns:
+        float32 [..., X], summing to 1. Reference: Shazeer et al. 2017 (arXiv:1701.06538), eq. 3 to 5, without noise.
+    """
+    top, index = jax.lax.top_k(logits, chosen)
+    kept = jax.nn.one_hot(index, logits.shape[-1], dtype=logits.dtype)
+    return jnp.sum(kept * jax.nn.softmax(top)[..., None], axis=-2)
+
+
+class Experts(nn.Module):
+    """sum over experts e of route(x R)_e FeedForward_e(x) (Jiang et al. 2024, arXiv:2401.04088, section 2.1).
+
+    Every expert computes every token and the weights decide: exact, static in shape, and X / chosen times the work of
+    a kernel that gathers each expert's own tokens. Parameters router/kernel [D, X] and expert_0/... to expert_{X-1}/...
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        config = self.config
+        init = nn.initializers.normal(config.initializer_range)
+        router = nn.Dense(config.num_experts, use_bias=False, dtype=config.dtype, kernel_init=init, name="router")
+        weights = route(router(x).astype(jnp.float32), config.experts_per_token).astype(x.dtype)
+        outputs = [FeedForward(config, name=f"expert_{e}")(x) for e in range(config.num_experts)]
+        return sum(weights[..., e, None] * output for e, output in enumerate(outputs))
 
 
 def residual_stddev(config: ModelConfig) -> float:

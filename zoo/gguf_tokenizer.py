@@ -56,7 +56,7 @@ def tokenizer_files(path: Path) -> dict[str, bytes]:
         files = {"tokenizer.model": _sentence_pieces(path, metadata, tokens, types)}
     else:
         raise InputError(f'{path}: tokenizer "{kind}" is not supported{nearest(str(kind), ("gpt2", "llama"))}')
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast" if kind == "gpt2" else "LlamaTokenizer"}
     for role, key in ROLE_KEYS.items():
         at = metadata.get(f"tokenizer.ggml.{key}")
         settings[f"{role}_token"] = tokens[at] if isinstance(at, int) and 0 <= at < len(tokens) else None

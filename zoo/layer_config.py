@@ -137,5 +137,6 @@ class RotaryScaling:
         if self.kind == "longrope":
             for name in ("short_factors", "long_factors"):
                 count = len(getattr(self, name))
-                require(count == rotated // 2, f"rotary scaling longrope: {name} has {count} numbers for {rotated // 2}")
+                wanted = rotated // 2
+                require(count == wanted, f"rotary scaling longrope: {name} has {count} numbers for {wanted}")
             require(self.original_max_positions > 1, "rotary scaling longrope: original_max_positions must be above 1")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from zoo.config import ModelConfig
+from zoo.config_checks import MAX_LAYERS
 from zoo.errors import InputError, nearest
 from zoo.families import (
     albert,
@@ -24,6 +25,7 @@ from zoo.families import (
     stablelm,
     vit,
 )
+from zoo.layer_config import shortest_pattern
 from zoo.model import Model
 
 FAMILIES = {
@@ -76,7 +78,11 @@ def create(name_or_config: str | ModelConfig, **overrides: Any) -> Model:
 
 
 def follow_sizes(config: ModelConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """`changes` completed so that head_dim, num_kv_heads and mlp_dim keep their relation to embed_dim and num_heads."""
+    """`changes` completed so that sizes keep their relation to embed_dim, num_heads and num_layers.
+
+    So do the rotated part of a head and an embed_scale of sqrt(D). A pattern that spells every layer out (ModernBERT,
+    whose first stands apart) is cut or continued by what repeats after its first layer; others are cut to fewer layers.
+    """
     changes = dict(changes)
     if "embed_dim" in changes or "num_heads" in changes:
         changes.setdefault("head_dim", None)
@@ -84,4 +90,17 @@ def follow_sizes(config: ModelConfig, changes: dict[str, Any]) -> dict[str, Any]
         changes.setdefault("num_kv_heads", None)
     if "embed_dim" in changes and config.mlp_dim == 4 * config.embed_dim:
         changes.setdefault("mlp_dim", None)
+    width, heads = (changes.get(name, getattr(config, name)) for name in ("embed_dim", "num_heads"))
+    sound = all(isinstance(size, int) and size > 0 for size in (width, heads))  # ModelConfig refuses what is not
+    if sound and width != config.embed_dim and config.embed_scale == config.embed_dim**0.5:
+        changes.setdefault("embed_scale", width**0.5)
+    if sound and config.rotary_dim is not None and changes.get("head_dim", config.head_dim) is None:
+        changes.setdefault("rotary_dim", config.rotary_dim * (width // heads) // config.head_dim)
+    first, *rest = config.layer_pattern
+    if "num_layers" in changes and 1 < len(config.layer_pattern) == config.num_layers and first not in rest:
+        cycle = shortest_pattern(rest)
+        count = changes["num_layers"] - 1 if isinstance(changes["num_layers"], int) else 0
+        changes.setdefault("layer_pattern", (first, *(cycle[i % len(cycle)] for i in range(min(count, MAX_LAYERS)))))
+    elif isinstance(changes.get("num_layers"), int) and 0 < changes["num_layers"] < len(config.layer_pattern):
+        changes.setdefault("layer_pattern", config.layer_pattern[: changes["num_layers"]])
     return changes

@@ -83,7 +83,7 @@ def summarise(model_or_config, seq_len: int | None = None) -> Summary:
     if seq_len < 1:
         raise InputError(f"seq_len is {seq_len}; it must be 1 or more")
     if config.positions == "learned" and not config.image_size and seq_len > config.max_positions:
-        raise InputError(f"seq_len is {seq_len}, but the model has learned {config.max_positions} positions, and no more")
+        raise InputError(f"seq_len is {seq_len}, but the model has learned {config.max_positions} positions")
     return Summary(config, seq_len, count_parameters(config), forward_flops(config, seq_len))
 
 
@@ -109,6 +109,7 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         attention += 2 * H if config.qk_norm_over == "head" else (N + K) * H
     ups = 2 if config.gated else 1
     feed_forward = (ups + 1) * D * F + (ups * F + D if config.mlp_bias else 0)
+    feed_forward = feed_forward * max(config.num_experts, 1) + D * config.num_experts
     norms = {"pre": 2, "post": 2, "both": 4, "after": 2}[config.norm_placement]
     norms -= config.parallel_block and not config.parallel_mlp_norm
     cross = 0
@@ -167,6 +168,7 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     D, N, K, H, F = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim, config.mlp_dim
     projections = 2 * D * (N + 2 * K) * H + 2 * N * H * D
     feed_forward = (6 if config.gated else 4) * D * F
+    feed_forward = feed_forward * max(config.num_experts, 1) + 2 * D * config.num_experts  # each computes every token
     scores = sum(4 * N * H * _mean_keys(config, config.layer(i).window, seq_len) for i in range(config.num_layers))
     E = config.embed_width
     head = 2 * E * config.vocab_size if config.head in ("lm", "masked_lm") else 0

@@ -153,7 +153,10 @@ class Tokenizer:
 
         safe = [{name: value if name == "role" else hidden(value) for name, value in m.items()} for m in messages]
         text = self.chat_text(safe, add_generation_prompt, **variables)
-        return self._pieces.encode_marked(text, pattern, BREAK)
+        try:
+            return self._pieces.encode_marked(text, pattern, BREAK)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise InputError(_text_fault([text], error)) from error
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without special pieces; text that looks like one ("[SEP]") is read as plain characters."""
@@ -287,7 +290,7 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
 
     Args:
         path: a file (tokenizer.json, a SentencePiece model, vocab.txt, a GGUF model), a folder with one of them or with
-            vocab.json and merges.txt, a run or shard folder (its `tokenizer/` is read), or an embedded checkpoint's name.
+            vocab.json and merges.txt, a run or shard folder (its `tokenizer/` is read), or an embedded package's name.
 
     Raises:
         InputError: nothing there, or not readable as a tokenizer.

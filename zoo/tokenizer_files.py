@@ -47,6 +47,8 @@ def read(place: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, b
         InputError: nothing there, or not readable.
     """
     if place.is_file():
+        if place.is_symlink() and place.resolve().suffix == place.suffix:
+            place = place.resolve()  # named by the caller, not by a folder's author
         return _read_gguf(place) if is_gguf(place) else _read_file(place)
     if not place.is_dir():
         raise InputError(f"no file or folder {place}")

@@ -1,4 +1,4 @@
-"""Tiny decoders of the reference library: LLaMA's relatives, every rotary scaling, and classifiers of the last token."""
+"""Tiny decoders of the reference library: LLaMA's relatives, every rotary scaling, classifiers of the last token."""
 
 from typing import Any
 
@@ -75,8 +75,8 @@ CASES = {
     "smollm3": Case("SmolLM3ForCausalLM", GROUPED | dict(num_hidden_layers=5), dict(pad_token_id=None), 27),
     "smollm3-window": Case(
         "SmolLM3ForCausalLM",
-        GROUPED | dict(num_hidden_layers=3, pad_token_id=None),
-        dict(no_rope_layers=[0, 1, 0], use_sliding_window=True, sliding_window=WINDOW, attention_bias=True, mlp_bias=True),
+        GROUPED | dict(num_hidden_layers=3, pad_token_id=None, attention_bias=True, mlp_bias=True),
+        dict(no_rope_layers=[0, 1, 0], use_sliding_window=True, sliding_window=WINDOW),
         28,
     ),
     "dynamic": Case(
@@ -89,7 +89,10 @@ CASES = {
     "yarn-all-keys": Case(
         "Qwen2ForCausalLM",
         GROUPED,
-        dict(rope_parameters=YARN | dict(beta_fast=16.0, beta_slow=2.0, mscale=1.4, mscale_all_dim=0.7, truncate=False)),
+        dict(
+            rope_parameters=YARN
+            | dict(beta_fast=16.0, beta_slow=2.0, mscale=1.4, mscale_all_dim=0.7, truncate=False)
+        ),
         31,
     ),
     "longrope": Case("LlamaForCausalLM", GROUPED, dict(rope_parameters=LONG | dict(factor=8.0)), 32),
@@ -173,6 +176,13 @@ CASES = {
         STABLE,
         dict(use_qkv_bias=True, use_parallel_residual=True, partial_rotary_factor=0.5, tie_word_embeddings=True),
         54,
+    ),
+    "mixtral": Case("MixtralForCausalLM", GROUPED | dict(num_local_experts=5), {}, 66),
+    "mixtral-three-of-four": Case(
+        "MixtralForCausalLM",
+        GROUPED | dict(sliding_window=WINDOW),
+        dict(num_local_experts=4, num_experts_per_tok=3, tie_word_embeddings=True),
+        67,
     ),
     "llama-classifier": Case("LlamaForSequenceClassification", GROUPED, LABELS, 34),
     "mistral-classifier": Case("MistralForSequenceClassification", GROUPED, LABELS | dict(sliding_window=WINDOW), 35),

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from tests.golden.recipe import HERE, batch, images, write_folder
-from tests.parity import encoders, reference, test_vision
+from tests.parity import decoders, encoders, reference, test_vision
 
 TEXT = (
     "bert-pretraining",
@@ -31,8 +31,22 @@ TEXT = (
     "modernbert-token",
 )
 VISION = ("vit-classifier", "deit-teacher", "dinov2-registers")
-GOLDEN = (*TEXT, *VISION)
-CASES = reference.CASES | encoders.CASES | test_vision.CASES
+DECODERS = (
+    "mistral",
+    "qwen2-window",
+    "qwen3",
+    "smollm3",
+    "yarn",
+    "gemma2",
+    "gemma3-scaled",
+    "neox",
+    "opt",
+    "phi3",
+    "olmo2",
+    "stablelm",
+)
+GOLDEN = (*TEXT, *DECODERS, *VISION)
+CASES = reference.CASES | encoders.CASES | decoders.CASES | test_vision.CASES
 BATCH = dict(seed=21, vocab_size=97, rows=2, length=70, shortest=45, left=False)
 IMAGES = dict(seed=21, rows=2, side=40, channels=3)
 FIELDS = ("logits", "prediction_logits", "seq_relationship_logits", "sop_logits")
@@ -54,7 +68,7 @@ def golden(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if name in VISION:
         out = test_vision.run(model, images(**IMAGES))
     else:
-        out = (reference if name in reference.CASES else encoders).run(model, batch(**BATCH))
+        out = (encoders if name in encoders.CASES else reference).run(model, batch(**BATCH))
     expected = {"hidden": out.hidden_states[-1].numpy()}
     for field in FIELDS:
         if getattr(out, field, None) is not None:

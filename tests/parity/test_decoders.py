@@ -1,7 +1,7 @@
 """Every decoder against the reference library: logits, hidden states, a gradient, and the way back.
 
-Tolerance as in test_models.py. Each row is run by the reference alone, because its length-dependent rotary scalings take
-the longest row of a batch for all of them; ours take each row's own.
+Tolerance as in test_models.py. Each row is run by the reference alone, because its length-dependent rotary scalings
+take the longest row of a batch for all of them; ours take each row's own.
 """
 
 import jax
@@ -128,3 +128,15 @@ def test_gradient_of_the_token_table(name, tmp_path):
     difference = np.abs(np.asarray(gradient) - expected)[real].max()
     assert difference < 1e-5 * np.abs(expected).max(), difference / np.abs(expected).max()
     assert jnp.abs(gradient).max() > 0
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])
+def test_gemma_scales_embeddings_in_bfloat16(name, tmp_path):
+    """sqrt(48) is 6.928 in float32 and 6.9375 in bfloat16, in which Gemma was trained: the first stream, to the bit."""
+    theirs = decoders.CASES[name].model().to(torch.bfloat16)
+    model, params = load(reference.save(theirs, tmp_path / "model"))
+    half = type(model)(model.config.replace(dtype="bfloat16"))
+    _, alone = next(each_row(padded(False)))
+    expected = reference.run(theirs, alone).hidden_states[0].float().numpy()
+    out = half.apply(params, alone["tokens"], padding_mask=alone["padding_mask"], want=("hidden_states",))
+    np.testing.assert_array_equal(np.asarray(out.hidden_states[0], np.float32), expected)

@@ -11,7 +11,8 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from tests import made_up
 from tests.golden.recipe import error
-from zoo.checkpoints import load
+from tests.parity import reference
+from zoo.checkpoints import export, load
 from zoo.packages import CHECKPOINTS, cache_folder
 from zoo.tokenizer import load_tokenizer
 
@@ -62,6 +63,77 @@ def test_a_small_file(kind, tmp_path):
     assert error(model.apply(params, tokens).logits, expected) < 1e-5
 
 
+SIZES = dict(
+    vocab_size=97,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=80,
+    max_position_embeddings=128,
+)
+ARCHITECTURES = {
+    "llama": ("LlamaForCausalLM", dict(attention_bias=True)),
+    "qwen2": ("Qwen2ForCausalLM", {}),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "gemma": ("GemmaForCausalLM", {}),
+    "gemma2": ("Gemma2ForCausalLM", dict(sliding_window=8, query_pre_attn_scalar=16)),
+}
+
+
+def write_as_gguf(path, kind, model):
+    """A model of the reference library as its GGUF: the gguf package's names, llama.cpp's order of rows."""
+    import gguf
+
+    config, writer = model.config, gguf.GGUFWriter(path, kind)
+    architecture = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if kind == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        writer.add_sliding_window(config.sliding_window)
+    for key, tensor in model.state_dict().items():
+        if key == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array = tensor.numpy()
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(key.split(".")[-2])
+        if kind == "llama" and heads:
+            halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+            array = halves.swapaxes(1, 2).reshape(array.shape)
+        if kind.startswith("gemma") and key.endswith("norm.weight"):
+            array = array + 1
+        writer.add_tensor(names.get_name(key, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_every_architecture(kind, tmp_path):
+    """Heads wider than their share of the width, fewer key heads, norms and biases drawn, length 64."""
+    name, changes = ARCHITECTURES[kind]
+    theirs = reference.Case(name, SIZES, changes | {"pad_token_id": None}, 31).model()
+    write_as_gguf(tmp_path / "x.gguf", kind, theirs)
+    model, params = load(tmp_path / "x.gguf")
+    tokens = np.random.RandomState(5).randint(0, 97, (2, 64))
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(tokens)).logits.numpy()
+    assert model.config.family == kind
+    assert error(model.apply(params, tokens).logits, expected) < 1e-5
+
+
 @pytest.fixture(scope="module")
 def smollm2():
     return *load(SMOLLM2), load_tokenizer(SMOLLM2)
@@ -89,6 +161,20 @@ def test_smollm2_equals_the_dequantised_reference(smollm2):
     assert int(logits[-1].argmax()) == int(expected[-1].argmax())
     theirs_next = theirs.generate(torch.tensor([tokenizer.encode("The capital of France is")]), max_new_tokens=1)
     assert tokenizer.decode(theirs_next[0].tolist()).endswith("Paris")
+
+
+def test_what_was_inside_opens_by_itself_once_exported(tmp_path):
+    made_up.gguf(tmp_path / "x.gguf")
+    tokenizer = load_tokenizer(tmp_path / "x.gguf")
+    export(*load(tmp_path / "x.gguf"), tmp_path / "out", tokenizer=tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in AWKWARD:
+        messages = [{"role": "user", "content": text}]
+        assert theirs.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+        expected = theirs.apply_chat_template(messages, return_dict=False, add_generation_prompt=True)
+        assert tokenizer.chat(messages) == expected
+    opened = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert (opened.config.bos_token_id, opened.config.eos_token_id) == (0, 1)
 
 
 @cached

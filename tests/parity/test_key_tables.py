@@ -17,7 +17,8 @@ from zoo.registry import PRESETS
 
 # What the reference calls otherwise in memory than in its files.
 IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
-NAMES = [name for name, config in PRESETS.items() if not config.image_size]
+# Of Mixtral the reference keeps all experts of a layer in two tensors; test_decoders proves its files.
+NAMES = [name for name, config in PRESETS.items() if not config.image_size and not config.num_experts]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""Whole rotary tables against the reference library: every frequency of a head of 128, and what multiplies cos and sin."""
+"""Whole rotary tables against the reference library: all frequencies of a head, and the factor of cos and sin."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -37,7 +37,7 @@ TEMPLATES = {
 TURNS = [
     [{"role": "user", "content": "Hi"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "  What?  "}],
-    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\n"}, {"role": "user", "content": "\u00e9\n"}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\n"}, {"role": "user", "content": "\u00e9"}],
 ]
 
 

@@ -4,12 +4,16 @@ import jax
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import zoo
 from tests.golden.recipe import error
 from tests.parity import reference
 from tests.parity.reference import Case
 from zoo.checkpoints import export, load
+from zoo.checkpoints.hugging_face import published_config
+from zoo.registry import PRESETS
+from zoo.summary import summarise
 
 VIT = dict(
     hidden_size=48,
@@ -113,3 +117,12 @@ def test_images_of_another_size(name, side, tmp_path):
     streams = expected.hidden_states
     errors = [error(mine, state.numpy()) for mine, state in zip(out.hidden_states, streams, strict=True)]
     assert max(errors) < 1e-5, errors
+
+
+@pytest.mark.parametrize("name", [name for name, config in PRESETS.items() if config.image_size])
+def test_full_size_presets_weigh_what_the_reference_s_models_do(name):
+    _, values = published_config(PRESETS[name])
+    made = getattr(transformers, values["architectures"][0])
+    with torch.device("meta"):
+        theirs = made(made.config_class(**values))
+    assert sum(parameter.numel() for parameter in theirs.parameters()) == summarise(PRESETS[name]).total_parameters

@@ -1,4 +1,4 @@
-"""Conversations: the checkpoint's template decides, messages stay text, and a template can neither reach out nor run away."""
+"""Conversations: the checkpoint's template decides, messages stay text; no template reaches out or runs away."""
 
 import json
 import sys

@@ -50,6 +50,8 @@ def test_sound_models_pass(config):
     certificate = certify(Model(config), params, made_up.tokenizer(), progress=told.append)
     verdicts = {claim.name: claim.passed for claim in certificate.claims}
     assert certificate.passed and told == list(verdicts), certificate
+    if config.visibility != "full":  # of random weights
+        assert "no better: is it trained" in next(c.measured for c in certificate.claims if "sentence" in c.name)
     skipped = {"loss of a sentence"}
     if config.visibility == "full":
         skipped.add("cached = uncached")
@@ -288,6 +290,12 @@ def test_the_command(folder, capsys):
     report = json.loads(capsys.readouterr().out)
     assert not report["passed"] and report["family"] == "gpt"
     assert [claim["name"] for claim in report["claims"] if claim["passed"] is False] == ["special pieces are there"]
+
+    model = (folder / "tokenizer.model").read_bytes()
+    (folder / "tokenizer.model").write_bytes(model[:-40])
+    assert check(str(folder), json=True) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert [claim["name"] for claim in report["claims"] if claim["passed"] is False] == ["the tokenizer opens"]
 
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content.replace(b"h.1.ln_2.weight", b"h.1.ln_9.weight"))

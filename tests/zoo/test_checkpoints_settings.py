@@ -164,8 +164,9 @@ def test_llama3_scaling_without_a_trained_length_takes_the_model_s():
 @pytest.mark.parametrize(
     "scaling, said",
     [
-        ({"rope_type": "yarn", "factor": 4.0}, '"yarn" is not supported'),
-        ({"type": "dynamic", "factor": 2.0}, '"dynamic" is not supported'),
+        ({"rope_type": "proportional", "factor": 4.0}, '"proportional" is not supported'),
+        ({"rope_type": ["yarn"], "factor": 4.0}, "is not supported"),
+        ({"type": "dynamic"}, "factor is None"),
         ({"rope_type": "lama3", "factor": 2.0}, 'did you mean "llama3"'),
         ({"rope_type": "linear"}, "factor is None"),
         ({"rope_type": "linear", "factor": 0.5}, "at least 1"),
@@ -265,7 +266,7 @@ def test_every_preset_is_published_and_read_back(name):
         ("gpt1-tiny", {"activation": "gelu"}, "GPT-1 folders cannot say activation='gelu'"),
         ("gpt1-tiny", {"mlp_dim": 100}, "mlp_dim=100"),
         ("bert-tiny", {"head": "classifier", "num_labels": 2, "pooling": "mean"}, "pooling='mean'"),
-        ("gpt2-tiny", {"head": "classifier", "num_labels": 2}, "head='classifier'"),
+        ("gpt2-tiny", {"head": "classifier", "num_labels": 2}, "classifier_bias=True"),
         ("gpt2-tiny", {"family": "custom"}, 'family "custom" has no published folder layout'),
     ],
 )

@@ -12,6 +12,7 @@ from jax.sharding import AxisType
 from safetensors.numpy import load_file
 
 import zoo
+from tests import made_up
 from zoo.checkpoints import export, load
 from zoo.checkpoints.layer_view import LayerView
 from zoo.checkpoints.placing import Placing, flatten
@@ -20,6 +21,7 @@ from zoo.checkpoints.safetensors_out import INDEX, SINGLE, OutgoingTensor, shard
 from zoo.errors import InputError
 from zoo.layer_config import LayerConfig
 from zoo.model import Model
+from zoo.tokenizer import load_tokenizer
 
 SMALL = dict(vocab_size=11, embed_dim=12, num_layers=5, num_heads=3, head_dim=4, mlp_dim=20, max_positions=16)
 GPT = zoo.create("gpt2-tiny", **SMALL).config
@@ -161,6 +163,16 @@ def test_links_stay_within_the_folder_or_its_cache(tmp_path):
     (folder / "config.json").symlink_to("/etc/hostname")
     with pytest.raises(InputError, match="config.json: is a link to a place outside"):
         load(folder)
+
+
+def test_a_link_that_the_caller_names_is_followed(tmp_path):
+    made_up.json_tokenizer(tmp_path / "words")
+    (tmp_path / "link.json").symlink_to(tmp_path / "words" / "tokenizer.json")
+    assert load_tokenizer(tmp_path / "link.json").chat_template == made_up.TEMPLATE
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.json").symlink_to(tmp_path / "words" / "tokenizer.json")
+    with pytest.raises(InputError, match="outside its folder"):
+        load_tokenizer(tmp_path / "other")
 
 
 def test_a_config_that_its_tensors_could_never_fill(tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+import zoo
 from zoo.checkpoints.layouts import LAYOUTS
 from zoo.checkpoints.safetensors_file import open_file, open_folder, read_json
 from zoo.checkpoints.safetensors_out import write_file
@@ -142,6 +143,14 @@ def test_pickles_are_refused_with_the_reason(tmp_path, monkeypatch):
     (tmp_path / "pytorch_model.bin").rename(tmp_path / "pytorch_model-00001-of-00002.bin")
     with pytest.raises(InputError, match="pickle, which can run code"):
         open_folder(tmp_path)
+
+
+def test_an_onnx_file_without_the_package_that_reads_it(tmp_path, monkeypatch):
+    (tmp_path / "model.onnx").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    for path in (tmp_path / "model.onnx", tmp_path):
+        with pytest.raises(InputError, match=r'model.onnx: .* run: pip install "oneblock\[onnx\]"'):
+            zoo.load(path)
 
 
 def test_a_settings_file_of_other_bytes(tmp_path):

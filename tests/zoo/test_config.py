@@ -161,8 +161,14 @@ def test_impossible_settings_give_one_line(changes, line):
     ("arguments", "line"),
     [
         (("yearn", 2.0), 'RotaryScaling: kind is "yearn"; did you mean "yarn"?'),
-        (("yarn", 2.0, 1.0, 4.0, 64, 1.0, 1.0), "rotary scaling yarn: beta_slow 1.0 must be above 0 and below beta_fast 1.0"),
-        (("dynamic", 2.0, 1.0, 4.0, 0), "rotary scaling dynamic: original_max_positions is 0; it must be a whole number from 1 to 100000000"),
+        (
+            ("yarn", 2.0, 1.0, 4.0, 64, 1.0, 1.0),
+            "rotary scaling yarn: beta_slow 1.0 must be above 0 and below beta_fast 1.0",
+        ),
+        (
+            ("dynamic", 2.0, 1.0, 4.0, 0),
+            "rotary scaling dynamic: original_max_positions is 0; it must be a whole number from 1 to 100000000",
+        ),
         (("longrope", 2.0), "rotary scaling longrope: short_factors has 0 numbers"),
         (("linear", 0.5), "rotary scaling: factor is 0.5; it must be at least 1"),
         (("linear", "8"), "RotaryScaling: factor is '8'; it must be a finite number"),

@@ -6,236 +6,13 @@ from pathlib import Path
 import pytest
 
 import zoo
+from tests.zoo.published_decoders import PUBLISHED
 from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config, read_config
 from zoo.checkpoints.placing import flatten
 from zoo.errors import InputError
 from zoo.layer_config import LayerConfig, RotaryScaling
 from zoo.registry import PRESETS
 
-
-def core(model_type, stem, sizes, **more):
-    """Settings of a published folder: (D, L, N, K, F, V, P) and what else it says."""
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
-    names += ("vocab_size", "max_position_embeddings")
-    return {
-        "model_type": model_type,
-        "architectures": [f"{stem}ForCausalLM"],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "initializer_range": 0.02,
-        "torch_dtype": "bfloat16",
-        "transformers_version": "4.40.0",
-        "use_cache": True,
-        **dict(zip(names, sizes, strict=True)),
-    } | more
-
-
-# What the published folders hold.
-PUBLISHED = {
-    "mistral-7b": core(
-        *("mistral", "Mistral", (4096, 32, 32, 8, 14336, 32000, 32768)),
-        hidden_act="silu",
-        rms_norm_eps=1e-05,
-        rope_theta=10000.0,
-        sliding_window=4096,
-        tie_word_embeddings=False,
-    ),
-    "mistral-7b-v0.3": core(
-        *("mistral", "Mistral", (4096, 32, 32, 8, 14336, 32768, 32768)),
-        hidden_act="silu",
-        attention_dropout=0.0,
-        rms_norm_eps=1e-05,
-        rope_theta=1000000.0,
-        sliding_window=None,
-        tie_word_embeddings=False,
-    ),
-    "qwen2.5-0.5b": core(
-        *("qwen2", "Qwen2", (896, 24, 14, 2, 4864, 151936, 32768)),
-        attention_dropout=0.0,
-        hidden_act="silu",
-        max_window_layers=24,
-        rms_norm_eps=1e-06,
-        rope_theta=1000000.0,
-        sliding_window=32768,
-        tie_word_embeddings=True,
-        use_mrope=False,
-        use_sliding_window=False,
-    ),
-    "qwen3-0.6b": core(
-        *("qwen3", "Qwen3", (1024, 28, 16, 8, 3072, 151936, 40960)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        head_dim=128,
-        hidden_act="silu",
-        max_window_layers=28,
-        rms_norm_eps=1e-06,
-        rope_scaling=None,
-        rope_theta=1000000,
-        sliding_window=None,
-        tie_word_embeddings=True,
-        use_sliding_window=False,
-    ),
-    "smollm2-135m": core(
-        *("llama", "Llama", (576, 30, 9, 3, 1536, 49152, 8192)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        hidden_act="silu",
-        is_llama_config=True,
-        mlp_bias=False,
-        pretraining_tp=1,
-        rms_norm_eps=1e-05,
-        rope_interleaved=False,
-        rope_scaling=None,
-        rope_theta=100000,
-        tie_word_embeddings=True,
-    ),
-    "smollm3-3b": core(
-        *("smollm3", "SmolLM3", (2048, 36, 16, 4, 11008, 128256, 65536)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        hidden_act="silu",
-        layer_types=["full_attention"] * 36,
-        max_window_layers=28,
-        mlp_bias=False,
-        no_rope_layer_interval=4,
-        no_rope_layers=[1, 1, 1, 0] * 9,
-        pretraining_tp=2,
-        rms_norm_eps=1e-06,
-        rope_scaling=None,
-        rope_theta=5000000.0,
-        sliding_window=None,
-        use_sliding_window=False,
-    ),
-    "gemma-2b": core(
-        *("gemma", "Gemma", (2048, 18, 8, 1, 16384, 256000, 8192)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        head_dim=256,
-        hidden_act="gelu",
-        hidden_activation=None,
-        rms_norm_eps=1e-06,
-        rope_scaling=None,
-        rope_theta=10000.0,
-    ),
-    "gemma2-2b": core(
-        *("gemma2", "Gemma2", (2304, 26, 8, 4, 9216, 256000, 8192)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        attn_logit_softcapping=50.0,
-        cache_implementation="hybrid",
-        final_logit_softcapping=30.0,
-        head_dim=256,
-        hidden_act="gelu_pytorch_tanh",
-        hidden_activation="gelu_pytorch_tanh",
-        query_pre_attn_scalar=256,
-        rms_norm_eps=1e-06,
-        rope_theta=10000.0,
-        sliding_window=4096,
-    ),
-    "gemma3-1b": core(
-        *("gemma3_text", "Gemma3", (1152, 26, 4, 1, 6912, 262144, 32768)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        attn_logit_softcapping=None,
-        cache_implementation="hybrid",
-        final_logit_softcapping=None,
-        head_dim=256,
-        hidden_activation="gelu_pytorch_tanh",
-        query_pre_attn_scalar=256,
-        rms_norm_eps=1e-06,
-        rope_local_base_freq=10000,
-        rope_scaling=None,
-        rope_theta=1000000,
-        sliding_window=512,
-        sliding_window_pattern=6,
-    ),
-    "pythia-160m": {
-        "model_type": "gpt_neox",
-        "architectures": ["GPTNeoXForCausalLM"],
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "hidden_act": "gelu",
-        "hidden_size": 768,
-        "initializer_range": 0.02,
-        "intermediate_size": 3072,
-        "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-        "rotary_emb_base": 10000,
-        "rotary_pct": 0.25,
-        "tie_word_embeddings": False,
-        "torch_dtype": "float16",
-        "transformers_version": "4.24.0",
-        "use_cache": True,
-        "use_parallel_residual": True,
-        "vocab_size": 50304,
-    },
-    "opt-125m": {
-        "model_type": "opt",
-        "architectures": ["OPTForCausalLM"],
-        "_name_or_path": "facebook/opt-125m",
-        "_remove_final_layer_norm": False,
-        "activation_dropout": 0.0,
-        "activation_function": "relu",
-        "attention_dropout": 0.0,
-        "bos_token_id": 2,
-        "do_layer_norm_before": True,
-        "dropout": 0.1,
-        "eos_token_id": 2,
-        "ffn_dim": 3072,
-        "hidden_size": 768,
-        "init_std": 0.02,
-        "layerdrop": 0.0,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-        "pad_token_id": 1,
-        "prefix": "</s>",
-        "torch_dtype": "float16",
-        "transformers_version": "4.21.0.dev0",
-        "use_cache": True,
-        "vocab_size": 50272,
-        "word_embed_proj_dim": 768,
-    },
-    "phi3-mini": core(
-        *("phi3", "Phi3", (3072, 32, 32, 32, 8192, 32064, 4096)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        auto_map={
-            "AutoConfig": "configuration_phi3.Phi3Config",
-            "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
-        },
-        embd_pdrop=0.0,
-        hidden_act="silu",
-        original_max_position_embeddings=4096,
-        resid_pdrop=0.0,
-        rms_norm_eps=1e-05,
-        rope_scaling=None,
-        rope_theta=10000.0,
-        sliding_window=2047,
-        tie_word_embeddings=False,
-    ),
-    "olmo2-7b": core(
-        *("olmo2", "Olmo2", (4096, 32, 32, 32, 11008, 100352, 4096)),
-        attention_bias=False,
-        attention_dropout=0.0,
-        hidden_act="silu",
-        rms_norm_eps=1e-06,
-        rope_scaling=None,
-        rope_theta=500000,
-        tie_word_embeddings=False,
-    ),
-    "stablelm-2-1.6b": core(
-        *("stablelm", "StableLm", (2048, 24, 32, 32, 5632, 100352, 4096)),
-        hidden_act="silu",
-        layer_norm_eps=1e-05,
-        partial_rotary_factor=0.25,
-        rope_theta=10000,
-        tie_word_embeddings=False,
-        use_qkv_bias=True,
-    ),
-}
 MINI = PUBLISHED["phi3-mini"]
 LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}
 
@@ -280,7 +57,8 @@ def test_classifiers_are_published_and_read_back(family):
     form, values = published_config(config)
     assert values["architectures"][0].endswith("ForSequenceClassification")
     back = read(values)
-    assert (back.head, back.pooling, back.classifier_bias, back.label_names) == ("classifier", "last", False, ("a", "b", "c"))
+    found = (back.head, back.pooling, back.classifier_bias, back.label_names)
+    assert found == ("classifier", "last", False, ("a", "b", "c"))
     for change in ({"classifier_bias": True}, {"pooling": "mean"}):
         with pytest.raises(InputError, match=next(iter(change))):
             published_config(config.replace(**change))
@@ -291,7 +69,8 @@ def test_classifiers_are_published_and_read_back(family):
     [
         ("qwen2.5-0.5b", {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
          RotaryScaling("yarn", 4.0, original_max_positions=32768)),
-        ("qwen3-0.6b", {"rope_type": "dynamic", "factor": 2}, RotaryScaling("dynamic", 2.0, original_max_positions=40960)),
+        ("qwen3-0.6b", {"rope_type": "dynamic", "factor": 2},
+         RotaryScaling("dynamic", 2.0, original_max_positions=40960)),
         ("smollm2-135m", {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0, "mscale_all_dim": 1.0},
          RotaryScaling("yarn", 2.0, original_max_positions=8192, attention_factor=1.0)),
         ("gemma3-1b", {"rope_type": "linear", "factor": 8.0}, RotaryScaling("linear", 8.0)),
@@ -353,6 +132,8 @@ def test_new_spelling_of_rotary_settings():
     [
         ("mistral-7b", {"layer_types": ["full_attention"] * 32}, "Mistral's layers are all alike"),
         ("mistral-7b", {"sliding_window": 0}, "sliding_window is 0"),
+        ("mixtral-8x7b", {"num_local_experts": 65}, "num_local_experts is 65"),
+        ("mixtral-8x7b", {"num_experts_per_tok": 9}, "experts_per_token is 9"),
         ("qwen2.5-0.5b", {"layer_types": ["sliding_attention"] * 24}, "set no window"),
         ("qwen2.5-0.5b", {"layer_types": ["full_attention"]}, "layer_types must be a list of 24 names"),
         ("qwen3-0.6b", {"layer_types": ["chunked_attention"] * 28}, "'chunked_attention'"),
@@ -422,7 +203,7 @@ def test_junk_in_rotary_scalings(kind):
 @pytest.mark.parametrize(
     "name, change, said",
     [
-        ("mistral-tiny", {"layer_pattern": (LayerConfig(window=8), LayerConfig())}, "Mistral folders cannot say layer_pattern"),
+        ("mistral-tiny", {"layer_pattern": (LayerConfig(window=8), LayerConfig())}, "Mistral folders cannot say layer"),
         ("qwen2.5-tiny", {"attention_out_bias": True}, "Qwen2 folders cannot say attention_out_bias=True"),
         ("qwen3-tiny", {"qk_norm": False}, "qk_norm=False"),
         ("gemma3-tiny", {"attention_soft_cap": 50.0}, "attention_soft_cap=50.0"),

@@ -1,4 +1,4 @@
-"""What LLaMA's relatives add to the block, each by a formula or an identity, with the cache, under scan, in bfloat16."""
+"""What LLaMA's relatives add to the block, by formula or identity, with the cache, under scan, in bfloat16."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import zoo
 from zoo.block import Attention, Block, Call
 from zoo.config import ModelConfig
 from zoo.errors import InputError
-from zoo.feed_forward import FeedForward
+from zoo.feed_forward import Experts, FeedForward, route
 from zoo.layer_config import LayerConfig, RotaryScaling, shortest_pattern
 from zoo.masks import Mask
 from zoo.norms import HeadsNorm, Norm
@@ -58,6 +58,8 @@ CONFIGS = {
         **SIZES | dict(num_layers=3),
         layer_pattern=(LayerConfig(window=4), LayerConfig(rotary=False)),
         rotary_scaling=LONGROPE,
+        num_experts=3,
+        experts_per_token=2,
     ),
 }
 ROWS = jnp.asarray([[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]])
@@ -273,6 +275,46 @@ def test_parallel_block_with_two_norms(rng):
     assert set(params) == {"attention", "attention_norm", "mlp", "mlp_norm"}
     expected = x + attend(norm("attention_norm", x)) + feed(norm("mlp_norm", x))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+# -- experts -----------------------------------------------------------------------------------------------------------
+
+
+def test_route():
+    """Softmax over the two largest of (0, ln 3, ln 1, 2 ln 3 ...): the rest have nothing."""
+    logits = jnp.log(jnp.asarray([[1.0, 3.0, 0.5, 9.0], [4.0, 1.0, 1.0, 0.1]]))
+    np.testing.assert_allclose(route(logits, 2)[0], [0, 0.25, 0, 0.75], atol=1e-6)
+    np.testing.assert_allclose(route(logits, 2)[1], [0.8, 0.2, 0, 0], atol=1e-6)  # of equals the first
+    np.testing.assert_allclose(route(logits, 1)[:, [3, 0]], np.eye(2), atol=1e-6)
+    np.testing.assert_allclose(route(logits, 4), jax.nn.softmax(logits), atol=1e-6)
+
+
+def test_experts_by_formula(rng):
+    config = ModelConfig(**SIZES, gated=True, num_experts=3, experts_per_token=2)
+    x = jnp.asarray(rng.standard_normal((2, 5, 8)), jnp.float32)
+    params = shaken(Experts(config).init(jax.random.key(0), x)["params"])
+    assert set(params) == {"router", "expert_0", "expert_1", "expert_2"}
+    found = Experts(config).apply({"params": params}, x)
+    weights = route(x @ params["router"]["kernel"], 2)
+    assert bool(((weights > 0).sum(-1) == 2).all()) and bool((weights.sum((0, 1)) > 0).all())
+    expected = sum(
+        weights[..., e, None] * FeedForward(config).apply({"params": params[f"expert_{e}"]}, x) for e in range(3)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_equal_experts_are_one():
+    """Whatever the router says, three equal networks with weights that sum to 1 are that network."""
+    one = zoo.Model(ModelConfig(**SIZES))
+    params = shaken(one.init(jax.random.key(0)))
+    router = {"kernel": jax.random.normal(jax.random.key(1), (8, 3))}
+    layers = {
+        name: layer | {"mlp": {"router": router} | {f"expert_{e}": layer["mlp"] for e in range(3)}}
+        for name, layer in params["blocks"].items()
+    }
+    several = zoo.Model(one.config.replace(num_experts=3))
+    found = several.apply(params | {"blocks": layers}, ROWS).logits
+    np.testing.assert_allclose(found, one.apply(params, ROWS).logits, atol=1e-5)
 
 
 # -- embeddings, positions, heads --------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """config.json of the encoder and vision families: published settings give the presets; the rest is refused by name."""
 
+import json
 import math
 from pathlib import Path
 
+import jax
 import pytest
 
 import zoo
@@ -356,3 +358,28 @@ def test_every_preset_is_published_and_read_back(name):
     assert len(paths) == len(set(paths)) and set(shapes) == set(paths)
     names = [name for key in rows for name in (key.theirs, key.instead) if name]
     assert len(names) == len(set(names))
+
+
+class Pieces:
+    """As much of a tokenizer as an export reads."""
+
+    vocab_size, bos_id, eos_id = 97, 2, 3
+
+    def __init__(self, pad_id):
+        self.pad_id = pad_id
+
+    def files(self):
+        return {}
+
+
+def test_a_padding_id_that_would_move_roberta_s_positions_is_refused(tmp_path):
+    """The reference counts positions from behind the padding id, so the folder must say the one that fits."""
+    model = zoo.create("roberta-tiny", num_layers=1, embed_dim=16, num_heads=2, vocab_size=97)
+    params = model.init(jax.random.key(0))
+    with pytest.raises(InputError, match="padding id, here 1, and the tokenizer's is 0: .* position_offset=1"):
+        zoo.export(model, params, tmp_path / "out", tokenizer=Pieces(0))
+    assert not (tmp_path / "out").exists()
+    for name, tokenizer in (("with", Pieces(1)), ("without", None)):
+        zoo.export(model, params, tmp_path / name, tokenizer=tokenizer)
+        assert json.loads((tmp_path / name / "config.json").read_text())["pad_token_id"] == 1
+        assert zoo.load(tmp_path / name)[0].config.position_offset == 2

@@ -240,6 +240,8 @@ def test_which_files_are_taken(content, tmp_path):
     (tmp_path / "text.txt").write_text("GG")
     assert is_gguf(tmp_path / "named.bin") and not is_gguf(tmp_path / "text.txt") and not is_gguf(tmp_path)
     assert load_config(tmp_path / "named.bin") == load_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert load_config(tmp_path) == load_config(tmp_path / "a.gguf")
     (tmp_path / "b.gguf").write_bytes(content)
     with pytest.raises(InputError, match="holds 2 GGUF files; name one"):
         load(tmp_path)

@@ -23,6 +23,7 @@ CONFIGS = {
     "gpt1": zoo.create("gpt1-tiny", **SMALL, tie_embeddings=False, lm_bias=True).config,
     "llama": zoo.create("llama3-tiny", **SMALL, **PATTERN).config,
     "olmo": zoo.create("olmo2-tiny", **SMALL | {"num_layers": 5}, **PATTERN).config,
+    "mixtral": zoo.create("mixtral-tiny", **SMALL, mlp_bias=True).config,
     "neox": zoo.create("pythia-tiny", **SMALL, rotary_dim=2).config,
     "gemma": zoo.create("gemma3-tiny", **SMALL | {"num_layers": 3}, head="classifier", num_labels=2).config,
     "albert": zoo.create("albert-tiny", **SMALL, pooler=True, next_sentence=True).config,

@@ -4,6 +4,7 @@ import pytest
 
 import zoo
 from zoo.errors import InputError
+from zoo.families import modernbert
 from zoo.registry import PRESETS
 
 
@@ -39,6 +40,26 @@ def test_sizes_follow_overrides(name, overrides, sizes):
     """(embed_dim, num_heads, num_kv_heads, head_dim, mlp_dim)."""
     config = zoo.create(name, **overrides).config
     assert (config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim, config.mlp_dim) == sizes
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 7, 22, 28])
+def test_a_pattern_that_spells_every_layer_follows_their_number(num_layers):
+    """ModernBERT: the first without a norm before attention, then local, local, global and so on."""
+    found = zoo.create("modernbert-base", num_layers=num_layers).config.layer_pattern
+    assert found == modernbert.pattern(num_layers)
+
+
+def test_rotated_features_embedding_scale_and_pattern_follow():
+    assert zoo.create("pythia-160m", num_heads=6).config.rotary_dim == 32
+    assert zoo.create("pythia-160m", num_heads=6, rotary_dim=8).config.rotary_dim == 8
+    assert zoo.create("gemma-2b", embed_dim=1024).config.embed_scale == 32.0
+    assert zoo.create("gemma-2b", embed_dim=1024, embed_scale=2.0).config.embed_scale == 2.0
+    assert zoo.create("gemma-2b", num_layers=2).config.embed_scale == 2048**0.5
+    pattern = PRESETS["gemma3-1b"].layer_pattern
+    assert zoo.create("gemma3-1b", num_layers=2).config.layer_pattern == pattern[:2]
+    assert zoo.create("gemma3-1b", num_layers=8).config.layer_pattern == pattern
+    rotary = [zoo.create("smollm3-tiny", num_layers=8).config.layer(index).rotary for index in range(8)]
+    assert rotary == [True, True, True, False] * 2
 
 
 def test_unknown_names_give_the_nearest():

@@ -26,6 +26,10 @@ VARIANTS = [
     dict(head="token_classifier", num_labels=3, head_bias=False, classifier_hidden="every"),
     dict(head="classifier", num_labels=3, pooling="cls_mean", classifier_hidden="row", head_bias=False),
     dict(head="replaced_token", norm_placement="pre", layer_pattern=(LayerConfig(attention_norm=False), LayerConfig())),
+    dict(num_experts=3, gated=True),
+    dict(qk_norm=True, qk_norm_over="projection", norm_placement="after", parallel_block=False, num_kv_heads=1),
+    dict(parallel_block=True, parallel_mlp_norm=True, norm_placement="pre"),
+    dict(head="classifier", num_labels=3, classifier_bias=False, norm="rmsnorm", norm_unit_offset=True),
     dict(parallel_block=True, norm_placement="pre", positions="rotary", rotary_dim=32, num_kv_heads=1),
 ]
 
@@ -52,8 +56,8 @@ IMAGES = [
 
 @pytest.mark.parametrize("changes", IMAGES, ids=str)
 def test_the_formula_counts_models_of_images(changes):
-    settings = dict(vocab_size=0, image_size=8, patch_size=4, class_token=True, visibility="full", head="none") | changes
-    model = zoo.Model(ModelConfig(**settings))
+    settings = dict(vocab_size=0, image_size=8, patch_size=4, class_token=True, visibility="full", head="none")
+    model = zoo.Model(ModelConfig(**settings | changes))
     assert sum(count_parameters(model.config).values()) == sum(x.size for x in jax.tree.leaves(model.init_shapes()))
 
 

@@ -211,7 +211,9 @@ class Runs:
             raise NotApplicable("the sentence cannot be written in this vocabulary")
         tokens = np.array([ids + [0] * (self.length - len(ids))], np.int32)
         loss = _losses(self.run(tokens).logits[0, : len(ids) - 1], np.array(ids[1:])).mean()
-        return None, f"{loss:.2f} nats a token (an even guess: {math.log(self.model.config.vocab_size):.2f})", ""
+        guess = math.log(self.model.config.vocab_size)
+        doubt = "" if loss < guess else "; no better: is it trained, on English, with this tokenizer?"
+        return None, f"{loss:.2f} nats a token (an even guess: {guess:.2f}{doubt})", ""
 
     def _within(self, measured: float, what: str) -> Measured:
         """The verdict on a difference between two programs."""

@@ -54,15 +54,21 @@ def _certificate(path: str, seed: int, progress: "Progress") -> Certificate:
         model, params = load(path)
     except InputError as error:
         return Certificate((Claim("opens, every tensor in its place", False, str(error)),))
-    return certify(
+    tokenizer, unreadable = None, ()
+    try:
+        tokenizer = tokenizer_of(path)
+    except InputError as error:
+        unreadable = (Claim("the tokenizer opens", False, str(error)),)
+    certificate = certify(
         model,
         params,
-        tokenizer_of(path),
+        tokenizer,
         special_ids=special_ids(path),
         fingerprint=trained_with(path),
         seed=seed,
         progress=progress,
     )
+    return Certificate((*unreadable, *certificate.claims))
 
 
 def show(path: str, family: str, certificate: Certificate, seconds: float) -> None:

@@ -138,11 +138,10 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
         raise InputError(f"{place}: is a file, and no GGUF file; name the folder that holds it")
     if run_folder.is_folder(place):
         return run_folder, place
+    if not any(local.glob("*.safetensors")) and any(local.glob("*.gguf")):  # with a config.json beside it or without
+        return gguf_models, gguf_models.file_of(local)
     if hugging_face.is_folder(local):
         return hugging_face, local
-    found = gguf_models.file_of(local)
-    if found is not None:
-        return gguf_models, found
     found = onnx_models.file_of(local)
     if found is not None:
         return onnx_models, found

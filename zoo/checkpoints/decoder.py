@@ -12,6 +12,7 @@ from zoo.checkpoints.keys import Key, Table, linear, linear_to_heads
 from zoo.checkpoints.rotary_settings import published_scaling
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings
 from zoo.config import ModelConfig
+from zoo.config_checks import MAX_LAYERS
 from zoo.layer_config import LayerConfig
 
 LAYER = "blocks/layer_{layer}/"
@@ -88,11 +89,14 @@ def read_decoder(
             query heads.
     """
     num_heads = settings.whole("num_attention_heads", defaults["num_attention_heads"])
+    num_layers = settings.whole("num_hidden_layers", defaults["num_hidden_layers"])
+    if num_layers > MAX_LAYERS:  # before lists of that length are made
+        raise settings.fault(f"num_hidden_layers is {num_layers}; it must be {MAX_LAYERS} at most")
     kv_heads = None if settings.is_null("num_key_value_heads") else defaults["num_key_value_heads"]
     return dict(
         vocab_size=settings.whole("vocab_size", defaults["vocab_size"]),
         embed_dim=settings.whole("hidden_size", defaults["hidden_size"]),
-        num_layers=settings.whole("num_hidden_layers", defaults["num_hidden_layers"]),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=settings.whole("num_key_value_heads", kv_heads) or num_heads,
         mlp_dim=settings.whole("intermediate_size", defaults["intermediate_size"]),

@@ -26,6 +26,7 @@ from zoo.gguf_file import GgufFile, GgufTensor, is_gguf, read_header
 from zoo.layer_config import RotaryScaling
 from zoo.model import Model
 from zoo.positions import rotary_frequencies
+from zoo.safe_path import inside
 
 __all__ = ["file_of", "is_gguf", "load", "load_config"]
 
@@ -109,8 +110,8 @@ SPELLINGS = {
 }
 
 
-def file_of(folder: Path) -> Path | None:
-    """The GGUF file of a folder that holds one; None where there is none.
+def file_of(folder: Path) -> Path:
+    """The GGUF file of a folder that holds GGUF files.
 
     Raises:
         InputError: there are several.
@@ -118,7 +119,7 @@ def file_of(folder: Path) -> Path | None:
     files = sorted(folder.glob("*.gguf"))
     if len(files) > 1:
         raise InputError(f"{folder}: holds {len(files)} GGUF files; name one, such as {files[0]}")
-    return files[0] if files else None
+    return inside(files[0])
 
 
 def load(path: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
@@ -178,6 +179,10 @@ def _settings(file: GgufFile, kind: str, spelling: Spelling) -> dict[str, Any]:
         if isinstance(values.get(name), float):
             values[name] = float(f"{values[name]:.7g}")
     head = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
+    values["head_dim"] = head
+    if kind == "gemma2":  # its largest size alone, of 46 layers, scales scores by the width over the heads
+        whole = values["hidden_size"] / values["num_attention_heads"]
+        values["query_pre_attn_scalar"] = whole if values["num_hidden_layers"] == 46 else head
     for name in ("attention.value_length", "rope.dimension_count"):
         if said.get(name, head) != head:
             raise InputError(f"{file.path}: {prefix}{name} is {said[name]!r} but heads have {head} features")

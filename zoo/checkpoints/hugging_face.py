@@ -234,8 +234,9 @@ def export(
         given, said = getattr(tokenizer, f"{name}_id", None), values.get(f"{name}_token_id")
         if said is not None and given not in (None, said):
             raise InputError(
-                f"{form.table.name} folders count positions from behind the padding id, here {said}, and the tokenizer's "
-                f"is {given}: export with a tokenizer that has it at {said}, or train with position_offset={given + 1}"
+                f"{form.table.name} folders count positions from behind the padding id, here {said}, and the "
+                f"tokenizer's is {given}: export with a tokenizer that has it at {said}, or train with "
+                f"position_offset={given + 1}"
             )
         values[f"{name}_token_id"] = given if said is None else said
     files = dict(tokenizer.files()) if tokenizer is not None else {}
@@ -283,6 +284,7 @@ def _without_effect(config: ModelConfig, field: str) -> bool:
     return (
         (field.startswith("rotary_") and config.positions != "rotary")
         or (field.startswith("relative_") and config.positions != "relative")
+        or (field == "experts_per_token" and not config.num_experts)
         or (field == "position_offset" and config.positions != "learned")
         or (field in ("num_labels", "label_names") and config.head not in CLASSES)
         or (field == "pooling" and config.head != "classifier")

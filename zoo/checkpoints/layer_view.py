@@ -8,6 +8,7 @@ import numpy as np
 
 from zoo.checkpoints.placing import flatten
 from zoo.config import ModelConfig
+from zoo.errors import InputError
 from zoo.stack import unstack_layers
 
 LAYER = re.compile(r"blocks/layer_(\d+)/(.*)")
@@ -54,6 +55,8 @@ def gather(leaf: jax.Array) -> np.ndarray:
     """`leaf` as one array on this host; asked for as a whole, a jax array would keep that copy as long as it lives."""
     if not isinstance(leaf, jax.Array):
         return np.asarray(leaf)
+    if not leaf.is_fully_addressable:
+        raise InputError("parameters lie on devices of other hosts too; load them on one host to write them")
     host = jax.local_devices(backend="cpu")[0]
 
     def piece(data: jax.Array) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia folders: attention and FFN side by side, each with its norm (Black et al. 2022, arXiv:2204.06745).
+"""GPT-NeoX and Pythia folders: attention beside FFN, each with its norm (Black et al. 2022, arXiv:2204.06745).
 
 Query, key and value are one tensor, head by head: the three of head 0, the three of head 1, and so on.
 """
@@ -47,7 +47,8 @@ def read_config(settings: Settings, names: Set[str], architecture: str | None, t
     bias = settings.flag("attention_bias", True)
     parallel = settings.flag("use_parallel_residual", True)
     dropout = settings.number("hidden_dropout", 0.0)
-    settings.ignore("classifier_dropout")  # of token classification
+    # Of token classification, and of the 20B model's folder; the reference library reads none of them here.
+    settings.ignore("classifier_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob")
     return ModelConfig(
         family="gpt_neox",
         vocab_size=settings.whole("vocab_size", 50432),

@@ -1,7 +1,7 @@
 """DINOv2 out of an ONNX file that PyTorch exported: names of a Hugging Face folder, found again in the graph.
 
-An exporter keeps the names of biases, norms and convolutions, but folds each transposed matrix into a nameless constant.
-The product that reads it is still named after its module, so the graph gives every tensor its name back; the table of
+An exporter keeps the names of biases, norms and convolutions, but folds each transposed matrix into a nameless one. The
+product that reads it is still named after its module, so the graph gives every tensor its name back; the table of
 zoo/checkpoints/vit.py does the rest. What stands behind the backbone in the file (a decoder, a head) is passed over.
 """
 
@@ -82,7 +82,8 @@ def _graph(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
     try:
         import onnx
     except ImportError:
-        raise InputError(f"{path}: reading ONNX files needs the onnx package; run: pip install onnx") from None
+        message = f'{path}: reading ONNX files needs the onnx package; run: pip install "oneblock[onnx]"'
+        raise InputError(message) from None
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
         constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}

@@ -60,7 +60,10 @@ def read_config(settings: Settings, names: Set[str], architecture: str | None, t
     rotary = read_rotary(settings, fields["max_positions"], partial=1.0, also=older, trained=4096)
     if rotary.scaling is not None and rotary.scaling.kind != "longrope":
         raise settings.fault(f'rope_type "{rotary.scaling.kind}" is not Phi-3\'s; "longrope" is')
-    settings.only("attention_bias", False)
+    for name, value in {"attention_bias": False, "mlp_bias": False, "lm_head_bias": False}.items():
+        settings.only(name, value)
+    for name in ("full_attn_mod", "interpolate_factor"):  # in Phi-4-mini's folders, and read by nobody
+        settings.only(name, 1)
     head_dim = settings.whole("head_dim", None)
     return ModelConfig(
         **fields,

@@ -61,11 +61,11 @@ class Placing:
 
     def place(self, model: Model, sources: Iterable[Any]) -> dict[str, Any]:
         """The parameters of `model`, from sources that give (path, array) pairs; one array is on the host at a time."""
-        shardings = self.shardings(model.init_shapes())
+        shardings = {} if self.mesh is None else self.shardings(model.init_shapes())
         flat = {}
         for source in sources:
             for path, array in source.read():
-                flat[path] = self.put(array, shardings[path])
+                flat[path] = self.put(array, shardings.get(path))
                 del array
         return nest(flat)
 

@@ -39,6 +39,7 @@ def _read(settings: Settings, names: Set[str], architecture: str | None, tied: b
     fields = read_decoder(settings, names, architecture, tied, DEFAULTS)
     rotary = read_rotary(settings, fields["max_positions"])
     window = read_window(settings, 4096)
+    settings.only("use_mrope", False)
     first = settings.count("max_window_layers", 28)  # layers before this one see everything
     window = window if settings.flag("use_sliding_window", False) else None
     count = fields["num_layers"]

@@ -150,7 +150,7 @@ def rotated_features(settings: Settings, partial: float, head_dim: int) -> int |
     """ModelConfig.rotary_dim for a part of each head, rounded down as the reference library does; None for all."""
     rotated = int(head_dim * partial)
     if rotated < 2 or rotated % 2:
-        raise settings.fault(f"{partial} of a head of {head_dim} features is {rotated}; it must be an even number above 0")
+        raise settings.fault(f"{partial} of a head of {head_dim} features is {rotated}; it must be even and above 0")
     return None if rotated == head_dim else rotated
 
 

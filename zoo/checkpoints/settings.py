@@ -49,6 +49,9 @@ FIXED: dict[str, tuple[Any, ...]] = {
 }
 
 
+LARGEST = 10**12
+
+
 class Settings:
     """The settings of one config.json, each to be taken once.
 
@@ -84,6 +87,8 @@ class Settings:
         value = self._take(name, old_names, default)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise self.fault(f"{name} is {value!r}; it must be a whole number of 1 or more")
+        if value is not None and value > LARGEST:
+            raise self.fault(f"{name} is above {LARGEST:.0e}; no model is so large")
         return value
 
     def count(self, name: str, default: int) -> int:

@@ -51,7 +51,7 @@ def read_config(settings: Settings, names: Set[str], architecture: str | None, t
         LayerConfig(window=window if kind == SLIDING else None, rotary=turns)
         for kind, turns in zip(kinds, turned, strict=True)
     ]
-    settings.ignore("pretraining_tp")
+    settings.ignore("pretraining_tp", "max_window_layers")
     return ModelConfig(
         **fields
         | dict(

@@ -1,4 +1,4 @@
-"""OPT: GPT-3 rebuilt with ReLU and positions that start at row 2 of their table (Zhang et al. 2022, arXiv:2205.01068)."""
+"""OPT: GPT-3 rebuilt with ReLU, and positions from row 2 of their table on (Zhang et al. 2022, arXiv:2205.01068)."""
 
 from zoo.config import ModelConfig
 
