@@ -11,8 +11,10 @@ MAKEFLAGS += --no-print-directory
 # ACCEL=cpu|cuda|cuda12|tpu: the build of jax (default: by the device that is seen)
 # ARGS="...": further arguments of pytest or of the demo
 # WORKERS=n: test processes; PARITY="...": what `make parity` runs
+# DRAWS=n: random settings of each family that `make soak` tries against the reference library
 export PYTHON ACCEL TORCH_INDEX
 WORKERS ?= 2
+DRAWS ?= 20
 PARITY ?= tests/parity tests/zoo tests/train
 
 python := .venv/bin/python
@@ -41,8 +43,9 @@ lint: .venv/.complete ## ruff, the import contract, file lengths
 parity: .venv-parity/.complete ## against the reference library on Python 3.11, then the core tests on its older jax
 	@.venv-parity/bin/python $(pytest) $(PARITY) $(ARGS)
 
-soak: .venv/.complete ## by hand, 5 minutes: 1.7 GB through eight devices, 10,000 damaged files
+soak: .venv/.complete .venv-parity/.complete ## by hand: 1.7 GB over eight devices, 10,000 damaged files, random settings (DRAWS=n a family)
 	@ONEBLOCK_SOAK=1 ONEBLOCK_SOAK_FUZZ=910 $(python) -m pytest -q -n 0 -s tests/soak tests/zoo/test_fuzz.py $(ARGS)
+	@ONEBLOCK_SOAK_DRAWS=$(DRAWS) JAX_ENABLE_COMPILATION_CACHE=0 .venv-parity/bin/python $(pytest) tests/parity/test_random.py $(ARGS)
 
 clean: ## remove environments and caches; runs/ stays
 	rm -rf .venv .venv-parity .venv*.lock .venv*.log .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -71,8 +71,8 @@ class ModelConfig:
         parallel_mlp_norm: parallel_block alone: the FFN reads a norm of its own (Black et al. 2022, arXiv:2204.06745).
         activation: "gelu" is the erf form, "gelu_tanh" the tanh one.
         gated: FFN is down(act(gate x) * up x) (Shazeer 2020) and not down(act(up x)).
-        num_experts, experts_per_token: the FFN is that many, of which a router picks some for each token (Shazeer et al.
-            2017, arXiv:1701.06538; Mixtral, arXiv:2401.04088); 0 for one FFN.
+        num_experts, experts_per_token: the FFN is so many, of which a router picks so many for each token (Shazeer et
+            al. 2017, arXiv:1701.06538; Mixtral, arXiv:2401.04088); 0 for one FFN.
         dropout, embed_dropout, attention_dropout: rates in training: residual updates, embeddings, attention weights.
         tie_embeddings: read out with the token table.
         head: what `logits` is: "lm" x E^T or x W; "masked_lm" BERT's transform, then E^T and a bias; "classifier" of a
@@ -109,8 +109,8 @@ class ModelConfig:
 
     family: Literal[
         "bert", "roberta", "xlm_roberta", "distilbert", "albert", "electra", "modernbert", "vit", "deit", "dinov2",
-        "gpt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3", "gpt_neox", "opt",
-        "phi3", "olmo2", "stablelm", "custom",
+        "gpt", "llama", "mistral", "mixtral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3", "gpt_neox",
+        "opt", "phi3", "olmo2", "stablelm", "custom",
     ] = "custom"
     vocab_size: int = 32000
     embed_dim: int = 128

@@ -48,9 +48,10 @@ class RotaryScaling:
     a cached run turns by the same frequencies, and equals one pass over a row that fills the cache; take a cache no
     longer than the text will be. Segments, given positions and padding after the first call are refused there.
 
-    The reference library takes the highest position of the whole batch, and remembers it: its dynamic scaling turns
-    cached keys by one length and new queries by another; its longrope computes the cache anew where it outgrows the
-    trained length, so that up to there it differs from ours, which knew, and from there on it is the same.
+    The reference library takes the highest position of the whole batch, and remembers it: cached keys were turned by
+    one length and new queries turn by another. Its Phi-3 alone computes the cache anew where a text outgrows the
+    trained length: before that it differs from ours, which knew, and from there on it is the same. Texts that stay
+    below the trained length, and those that begin beyond it, are the same throughout.
 
     Attributes:
         kind: "linear" divides every frequency by `factor` (Chen et al. 2023, arXiv:2306.15595). "llama3" divides the

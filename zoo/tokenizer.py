@@ -293,7 +293,8 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
             vocab.json and merges.txt, a run or shard folder (its `tokenizer/` is read), or an embedded package's name.
 
     Raises:
-        InputError: nothing there, or not readable as a tokenizer.
+        InputError: nothing there, or not readable as a tokenizer; a ForeignTokenizer (zoo.tokenizer_classes) where the
+            files leave a part of the work to a program that is not here.
     """
     if not str(path).strip():
         raise InputError("the path of the tokenizer is empty; name a folder or a file")

@@ -7,7 +7,8 @@
     x.gguf                            inside a model file, see zoo.gguf_tokenizer
 
 Roles of special pieces come from tokenizer_config.json or special_tokens_map.json where those say so, else from the
-usual names in the vocabulary. A chat template and generation_config.json beside them are kept with the tokenizer.
+usual names in the vocabulary. What does not hold its whole tokenizer, by its class or its pieces, is refused
+(zoo.tokenizer_classes). A chat template and generation_config.json beside them are kept with the tokenizer.
 """
 
 import json
@@ -21,6 +22,7 @@ import numpy as np
 from zoo.errors import InputError
 from zoo.gguf_file import is_gguf
 from zoo.safe_path import inside
+from zoo.tokenizer_classes import ForeignTokenizer, refuse_foreign, refuse_other_pieces
 
 USUAL_NAMES = {
     "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
@@ -100,7 +102,11 @@ def _read_bytes(files: dict[str, bytes], path: Path) -> "SentencePieces | Huggin
     for beside in reversed(SETTINGS_NAMES):
         if beside in files:
             settings |= _json(files[beside], path.parent / beside)
+    settings.setdefault("tokenizer_class", _model_class(path.parent))
     if name in SENTENCEPIECE_NAMES:
+        # Ids of XLM-R and its descendants are those of their file moved by one, and the file has a name of its own.
+        shifted = "XLMRobertaTokenizer" if path.name == "sentencepiece.bpe.model" else None
+        refuse_foreign("SentencePiece", settings["tokenizer_class"] or shifted, path)
         return SentencePieces(data, path, settings)
     if name == "vocab.txt":
         return _word_pieces(path, data, settings)
@@ -113,6 +119,16 @@ def _read_bytes(files: dict[str, bytes], path: Path) -> "SentencePieces | Huggin
     except Exception as error:  # the library raises bare Exception
         raise InputError(f"{path} is no valid tokenizer.json ({str(error).splitlines()[0]})") from error
     return HuggingFacePieces(backend, settings, data)
+
+
+def _model_class(folder: Path) -> str | None:
+    """tokenizer_class of config.json, where older checkpoints say it; None where nothing is said."""
+    place = folder / "config.json"
+    try:
+        found = json.loads(_bytes(place)) if place.is_file() else {}
+    except (ValueError, RecursionError):  # a model's file, whose faults zoo.load tells
+        return None
+    return found.get("tokenizer_class") if isinstance(found, dict) else None
 
 
 class SentencePieces:
@@ -208,11 +224,13 @@ class HuggingFacePieces:
 
 def _word_pieces(path: Path, data: bytes, settings: dict[str, Any]) -> HuggingFacePieces:
     library = _library()
+    refuse_foreign("WordPiece", settings["tokenizer_class"], path)
     lines = _text(data, path).removesuffix("\n").split("\n")
     vocabulary = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
     unknown = _token_text(settings.get("unk_token")) or "[UNK]"
     if unknown not in vocabulary:
-        raise InputError(f"{path} has no {unknown} line; it is no WordPiece vocabulary")
+        raise ForeignTokenizer(f"{path} has no {unknown} line; it is no WordPiece vocabulary")
+    refuse_other_pieces("WordPiece", vocabulary, settings["tokenizer_class"], path)
     lower = bool(settings.get("do_lower_case", True))
     backend = library.Tokenizer(library.models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=100))
     backend.normalizer = library.normalizers.BertNormalizer(
@@ -230,6 +248,8 @@ def _byte_pairs(path: Path, vocabulary: Any, merges: bytes, settings: dict[str, 
     library = _library()
     if not isinstance(vocabulary, dict) or not all(isinstance(i, int) for i in vocabulary.values()):
         raise InputError(f"{path} is no vocabulary: it must map pieces to ids")
+    refuse_foreign("byte-level BPE", settings["tokenizer_class"], path)
+    refuse_other_pieces("byte-level BPE", vocabulary, settings["tokenizer_class"], path)
     merges_path = path.parent / "merges.txt"
     lines = _text(merges, merges_path).split("\n")
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]

@@ -14,6 +14,7 @@ import transformers
 from tests.golden.recipe import batch, error
 from tests.parity import decoders, reference
 from zoo.checkpoints import export, load
+from zoo.generation import generate
 
 
 @pytest.fixture(scope="module", params=list(decoders.CASES))
@@ -128,6 +129,26 @@ def test_gradient_of_the_token_table(name, tmp_path):
     difference = np.abs(np.asarray(gradient) - expected)[real].max()
     assert difference < 1e-5 * np.abs(expected).max(), difference / np.abs(expected).max()
     assert jnp.abs(gradient).max() > 0
+
+
+@pytest.mark.parametrize(
+    "name, length", [("mistral", 50), ("gemma3", 50), ("mixtral", 20), ("phi3-longrope", 20), ("phi3-longrope", 50)]
+)
+def test_greedy_text_through_both_caches(name, length, tmp_path):
+    """Past windows; longrope below the trained 48 tokens and beyond it: the same tokens."""
+    theirs = decoders.CASES[name].model()
+    model, params = load(reference.save(theirs, tmp_path / "model"))
+    prompt = np.random.RandomState(5).randint(1, 97, (1, length))
+    wanted = theirs.generate(
+        torch.from_numpy(prompt),
+        attention_mask=torch.ones(1, length, dtype=torch.long),
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    found = generate(model, params, prompt, max_new_tokens=12)
+    assert found.tokens[0].tolist() == wanted[0, length:].tolist()
 
 
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3"])

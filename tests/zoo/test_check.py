@@ -10,7 +10,7 @@ import pytest
 
 import zoo
 from tests import made_up
-from zoo.check import behaviour, certify, files, finite, shapes_and_count
+from zoo.check import Certificate, Claim, behaviour, certify, files, finite, shapes_and_count
 from zoo.check.claims import NotApplicable, difference, drift
 from zoo.check.command import check
 from zoo.checkpoints import export
@@ -81,7 +81,7 @@ def test_numbers_that_are_not_finite_fail_and_nothing_is_run():
 def test_parameters_of_another_shape_or_number():
     params = seeded(GPT)
     assert shapes_and_count(Model(GPT), params)[0]
-    passed, measured, _ = shapes_and_count(Model(GPT.replace(mlp_dim=25)), params)
+    passed, measured, _ = shapes_and_count(Model(GPT.replace(mlp_dim=25)), params)[:3]
     assert not passed and "do not match" in measured
 
 
@@ -182,7 +182,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault, config, claim, said", FAULTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_each_fault_is_found(fault, config, claim, said):
     assert run(Model, config, claim)[0] is True
-    passed, measured, _ = run(fault, config, claim)
+    passed, measured, _ = run(fault, config, claim)[:3]
     assert passed is False and said in measured
 
 
@@ -217,7 +217,7 @@ def test_even_guessing_costs_ln_v_exactly():
     config = GPT.replace(tie_embeddings=False)
     params = seeded(config)
     params["lm_head"]["kernel"] = jnp.zeros_like(params["lm_head"]["kernel"])
-    passed, measured, bound = run(Model, config, "random_tokens", params)
+    passed, measured, bound = run(Model, config, "random_tokens", params)[:3]
     assert passed and measured.startswith("5.89 nats a token over 279") and "5.89, less 0.05" in bound
 
 
@@ -235,7 +235,7 @@ def test_tokenizers_that_do_not_belong():
     own, other = made_up.tokenizer(), made_up.tokenizer(340)
     assert files.ids_in_range(own, GPT)[0] and not files.ids_in_range(own, GPT.replace(vocab_size=359))[0]
     assert files.special_pieces(own, BERT, {"pad": (0,), "eos": (9, 3)})[0]
-    passed, measured, _ = files.special_pieces(own, GPT, {"bos": (7,)})
+    passed, measured, _ = files.special_pieces(own, GPT, {"bos": (7,)})[:3]
     assert not passed and measured == "BOS is 2 but the settings say 7"
     assert files.same_tokenizer(own, own.fingerprint)[0] and not files.same_tokenizer(other, own.fingerprint)[0]
     assert files.round_trip(own)[0]
@@ -267,7 +267,7 @@ def test_an_export_that_changes_a_bit(monkeypatch):
         export(model, {**params, "final_norm": {**params["final_norm"], "scale": jnp.asarray(tiny)}}, folder)
 
     monkeypatch.setattr("zoo.checkpoints.export", write_changed)
-    passed, measured, _ = files.there_and_back(Model(GPT), params)
+    passed, measured, _ = files.there_and_back(Model(GPT), params)[:3]
     assert not passed and measured == "final_norm/scale and 0 more differ"
 
 
@@ -275,6 +275,22 @@ def test_an_export_that_changes_a_bit(monkeypatch):
 def folder(tmp_path):
     export(Model(GPT), seeded(GPT), tmp_path / "gpt", tokenizer=made_up.tokenizer())
     return tmp_path / "gpt"
+
+
+def test_numbers_that_json_lacks_become_null():
+    claims = Certificate((Claim("apart", False, "differ by inf", "0", np.inf, 0), Claim("told", None, "")))
+    plain = json.loads(json.dumps(claims.to_dict(), allow_nan=False))["claims"]
+    assert [claim["number"] for claim in plain] == [None, None] and plain[0]["limit"] == 0
+
+
+def test_a_tokenizer_of_another_program_is_told_and_not_failed(folder, capsys):
+    (folder / "tokenizer.model").unlink()
+    (folder / "vocab.txt").write_text("[UNK]\nC\nO\n(\n")
+    assert check(str(folder), json=True) == 0
+    claims = {claim["name"]: claim for claim in json.loads(capsys.readouterr().out)["claims"]}
+    assert claims["the tokenizer opens"]["passed"] is None
+    assert claims["the tokenizer opens"]["measured"].startswith("no tokenizer: ")
+    assert claims["a text comes back"]["measured"] == "comes with no tokenizer"
 
 
 def test_the_command(folder, capsys):
@@ -289,6 +305,13 @@ def test_the_command(folder, capsys):
     assert check(str(folder), json=True) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["passed"] and report["family"] == "gpt"
+    numbers = {claim["name"]: (claim["number"], claim["limit"]) for claim in report["claims"]}
+    assert numbers["tensors are finite"] == (0, 0) and numbers["the future is hidden"] == (0.0, 0)
+    assert numbers["ids lie within the vocabulary"] == (360, GPT.vocab_size)
+    assert 0 <= numbers["packing changes nothing"][0] < numbers["packing changes nothing"][1] == 1e-5
+    found, least = numbers["no look at the answer"]
+    assert found > least and 0 < np.log(360) - least < 0.2
+    assert numbers["a text comes back"] == numbers["special pieces are there"] == (None, None)
     assert [claim["name"] for claim in report["claims"] if claim["passed"] is False] == ["special pieces are there"]
 
     model = (folder / "tokenizer.model").read_bytes()

@@ -89,3 +89,32 @@ def test_help_has_examples(capsys):
 def test_an_empty_path_of_a_tokenizer():
     with pytest.raises(InputError, match="is empty"):
         load_tokenizer("")
+
+
+def test_a_tokenizer_of_another_program_is_left_out_and_told(folder, tmp_path, capsys):
+    (folder / "tokenizer.model").unlink()
+    (folder / "vocab.txt").write_text("[UNK]\nC\nO\n(\n")
+    for words in (("import", folder, tmp_path / "run"), ("export", folder, tmp_path / "out")):
+        assert zoo_command(*words) == 0
+        told = capsys.readouterr()
+        assert "parameters, no tokenizer; " in told.out
+        assert told.err.startswith("without its tokenizer: ") and told.err.count("\n") == 1
+    assert tokenizer_of(tmp_path / "run") is None
+
+
+def test_export_looks_at_its_folder_before_it_reads_weights(folder, tmp_path, monkeypatch, capsys):
+    def never(path):
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("zoo.checkpoints.commands.load", never)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("")
+    for place, more, said in (
+        ("file", (), "is a file"),
+        ("file/out", (), "is a file, where a folder is needed"),
+        ("full", (), "is not empty; name another folder"),
+        ("full", ("--overwrite",), "holds no config.json"),
+    ):
+        assert zoo_command("export", folder, tmp_path / place, *more) == 2
+        assert said in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests import made_up
 from zoo.errors import InputError
 from zoo.tokenizer import Tokenizer, load_tokenizer, sentencepiece_tokenizer
+from zoo.tokenizer_classes import ForeignTokenizer
 
 WORD_PIECES = [
     "[PAD]",
@@ -262,6 +264,40 @@ def test_unreadable_files_give_one_line(tmp_path, name, data, message):
     with pytest.raises(InputError, match=message) as caught:
         load_tokenizer(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+MOLECULES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nc\nC\n(\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "settings", "message"),
+    [
+        ("vocab.txt", MOLECULES, {}, 'none of its 8 pieces begins with "##": give its tokenizer.json'),
+        ("vocab.txt", MOLECULES, {"tokenizer_class": "PreTrainedTokenizerFast"}, "none of its 8 pieces"),
+        ("vocab.txt", MOLECULES + "##c\n", {"tokenizer_class": "BertJapaneseTokenizer"}, "not plain WordPiece"),
+        ("vocab.json", '{"low</w>": 0, "l": 1}', {}, 'its pieces end words with "</w>"'),
+        ("vocab.json", '{"a": 0}', {"tokenizer_class": "Qwen2TokenizerFast"}, "not plain byte-level BPE"),
+        ("tokenizer.model", None, {"tokenizer_class": "AlbertTokenizer"}, 'to a "AlbertTokenizer", which is not plain'),
+        ("sentencepiece.bpe.model", None, {}, 'belongs to a "XLMRobertaTokenizer"'),
+    ],
+)
+def test_files_of_other_programs_are_refused_by_name(own, tmp_path, name, data, settings, message):
+    (tmp_path / name).write_bytes(own.files()["tokenizer.model"] if data is None else data.encode())
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ForeignTokenizer, match=re.escape(message)) as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value) and "give the model ids" in str(caught.value)
+
+
+def test_the_class_in_the_config_of_the_model_counts_where_no_other_does(bert_folder):
+    (bert_folder / "config.json").write_text('{"tokenizer_class": "BertweetTokenizer"}')
+    with pytest.raises(ForeignTokenizer, match="BertweetTokenizer"):
+        load_tokenizer(bert_folder)
+    (bert_folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizerFast"}')
+    assert load_tokenizer(bert_folder).vocab_size == len(WORD_PIECES)
+    (bert_folder / "vocab.txt").write_text(MOLECULES)  # the class says that whole words are all there is
+    assert load_tokenizer(bert_folder).encode("c C c") == [5, 5, 5]
 
 
 def test_ids_and_texts_that_are_none_are_refused(own):

@@ -112,15 +112,16 @@ def _behaviour_claims(model, params, tokenizer, seed) -> Iterator[tuple[str, Cal
 
 def finite(params: Any) -> Measured:
     """No NaN and no infinity in any tensor."""
-    bad, count = [], 0
+    bad, count, total = [], 0, 0
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         wrong = int(jnp.sum(~jnp.isfinite(leaf)))
-        count += 1
+        count, total = count + 1, total + wrong
         if wrong:
             bad.append(f"{wrong:,} of {path_string(path)}")
     if bad:
-        return False, f"not finite: {', '.join(bad[:5])}{f' and {len(bad) - 5} more' if len(bad) > 5 else ''}", "0"
-    return True, f"0 values not finite, in {count} tensors", "0"
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        return Measured(False, f"not finite: {', '.join(bad[:5])}{more}", "0", total, 0)
+    return Measured(True, f"0 values not finite, in {count} tensors", "0", 0, 0)
 
 
 def shapes_and_count(model: Model, params: Any) -> Measured:
@@ -132,7 +133,8 @@ def shapes_and_count(model: Model, params: Any) -> Measured:
     wanted, found = shapes(model.init_shapes()), shapes(params)
     odd = sorted(wanted ^ found)
     if odd:
-        return False, f"{odd[0][0]} {list(odd[0][1])} and {len(odd) - 1} more do not match", f"{len(wanted)} tensors"
+        text = f"{odd[0][0]} {list(odd[0][1])} and {len(odd) - 1} more do not match"
+        return Measured(False, text, f"{len(wanted)} tensors")
     count = sum(math.prod(shape) for _, shape in found)
     formula = sum(count_parameters(model.config).values())
-    return count == formula, f"{count:,} parameters", f"{formula:,}"
+    return Measured(count == formula, f"{count:,} parameters", f"{formula:,}", count, formula)

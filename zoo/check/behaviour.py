@@ -85,10 +85,11 @@ class Runs:
             seen.append(difference(hidden[before], base[before]))
             here.append(difference(hidden[place], base[place]))
         if min(here) <= SEEN:
-            return False, f"a changed token moves its own place by {min(here):.1e}", f"more than {SEEN:.0e}"
+            return _seen(min(here), f"a changed token moves its own place by {min(here):.1e}")
         if self.causal:
-            return max(seen) == 0, f"later tokens move earlier places by {max(seen):.1e}", "0"
-        return min(seen) > SEEN, f"the next token moves a place by {min(seen):.1e}", f"more than {SEEN:.0e}"
+            most = max(seen)
+            return Measured(most == 0, f"later tokens move earlier places by {most:.1e}", "0", most, 0)
+        return _seen(min(seen), f"the next token moves a place by {min(seen):.1e}")
 
     def _image_seen(self) -> Measured:
         """Other pixels in the last patch move every other token."""
@@ -97,7 +98,7 @@ class Runs:
         changed[:, -size:, -size:] += 1.0
         base, hidden = np.asarray(self.alone.hidden[0]), np.asarray(self.run(changed).hidden[0])
         seen = min(difference(hidden[at], base[at]) for at in range(len(base)))
-        return seen > SEEN, f"the last patch moves every token by {seen:.1e} or more", f"more than {SEEN:.0e}"
+        return _seen(seen, f"the last patch moves every token by {seen:.1e} or more")
 
     def padding(self) -> Measured:
         """Padded right and left, and over other padding, the real tokens keep their numbers."""
@@ -117,7 +118,7 @@ class Runs:
             for name in self._answers():
                 apart = max(apart, difference(getattr(out, name)[row], getattr(self.alone, name)[0]))
         if leak > 0:
-            return False, f"other tokens in the padding move real ones by {leak:.1e}", "0"
+            return Measured(False, f"other tokens in the padding move real ones by {leak:.1e}", "0", leak, 0)
         return self._within(apart, "right, left and none")
 
     def packing(self) -> Measured:
@@ -137,7 +138,7 @@ class Runs:
             apart = max(apart, difference(out.hidden[row, own], self.alone.hidden[0]))
             leak = max(leak, difference(again.hidden[row, own], out.hidden[row, own]))
         if leak > 0:
-            return False, f"one document moves the other by {leak:.1e}", "0"
+            return Measured(False, f"one document moves the other by {leak:.1e}", "0", leak, 0)
         return self._within(apart, "packed and alone")
 
     def cache(self) -> Measured:
@@ -192,12 +193,10 @@ class Runs:
             losses.append(_losses(self.run(shown).logits[0, at], answers))
         found = float(np.concatenate(losses).mean())
         count = sum(map(len, losses))
-        least = math.log(self.pieces)
-        return (
-            bool(found >= least - LUCK / count),
-            f"{found:.2f} nats a token over {count}",
-            f"ln V = {least:.2f}, less {LUCK / count:.2f} for luck",
-        )
+        even = math.log(self.pieces)
+        least = even - LUCK / count
+        bound = f"ln V = {even:.2f}, less {LUCK / count:.2f} for luck"
+        return Measured(bool(found >= least), f"{found:.2f} nats a token over {count}", bound, found, least)
 
     def sentence(self) -> Measured:
         """Told and not judged: what an English sentence costs, and an even guess."""
@@ -213,11 +212,12 @@ class Runs:
         loss = _losses(self.run(tokens).logits[0, : len(ids) - 1], np.array(ids[1:])).mean()
         guess = math.log(self.model.config.vocab_size)
         doubt = "" if loss < guess else "; no better: is it trained, on English, with this tokenizer?"
-        return None, f"{loss:.2f} nats a token (an even guess: {guess:.2f}{doubt})", ""
+        return Measured(None, f"{loss:.2f} nats a token (an even guess: {guess:.2f}{doubt})", "", float(loss))
 
     def _within(self, measured: float, what: str) -> Measured:
         """The verdict on a difference between two programs."""
-        return measured <= self.drift, f"{what} differ by {measured:.1e}", f"{self.drift:.0e}"
+        bound = f"{self.drift:.0e}"
+        return Measured(measured <= self.drift, f"{what} differ by {measured:.1e}", bound, measured, self.drift)
 
     def _hider(self) -> int:
         mask = None if self.tokenizer is None else self.tokenizer.mask_id
@@ -234,6 +234,11 @@ class Runs:
         if self.length < least:
             raise NotApplicable(f"needs rows of {least} tokens; the model holds {self.length}")
         return self.length
+
+
+def _seen(moved: float, text: str) -> Measured:
+    """The verdict on what must move."""
+    return Measured(moved > SEEN, text, f"more than {SEEN:.0e}", moved, SEEN)
 
 
 def _losses(logits: jax.Array, answers: np.ndarray) -> np.ndarray:

@@ -2,14 +2,22 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-Measured = tuple[bool | None, str, str]  # passed (None: only told), what was measured, its bound
-
 SEEN = 1e-6
 LUCK = 14.0
+
+
+class Measured(NamedTuple):
+    """What checking a claim gave; fields as of Claim."""
+
+    passed: bool | None
+    measured: str
+    bound: str = ""
+    number: float | None = None
+    limit: float | None = None
 
 
 class NotApplicable(Exception):
@@ -25,12 +33,15 @@ class Claim:
         passed: None where it does not apply, or where a number is only told.
         measured: the number found, or why the claim does not apply.
         bound: what it must keep to; "" where there is none.
+        number, limit: the numbers in those words; None where there is none.
     """
 
     name: str
     passed: bool | None
     measured: str
     bound: str = ""
+    number: float | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,8 +55,13 @@ class Certificate:
         return all(claim.passed is not False for claim in self.claims)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, ready for JSON."""
-        return {"passed": self.passed, "claims": [dict(vars(claim)) for claim in self.claims]}
+        """Plain types, ready for JSON, which has no infinity: a number that is not finite is None."""
+        claims = [dict(vars(claim)) for claim in self.claims]
+        for claim in claims:
+            for name in ("number", "limit"):
+                if claim[name] is not None and not math.isfinite(claim[name]):
+                    claim[name] = None
+        return {"passed": self.passed, "claims": claims}
 
 
 def difference(ours: Any, reference: Any) -> float:

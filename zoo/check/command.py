@@ -19,7 +19,9 @@ def check(path: str, /, json: bool = False, seed: int = 0) -> int:
 
     Args:
         path: a Hugging Face folder, a GGUF file, a run folder or one of its steps, or an embedded checkpoint's name.
-        json: print JSON in place of the table.
+        json: print JSON in place of the table: path, family, seconds, passed, and claims, each with its name, passed
+            (null: does not apply, or only told), measured and bound in words, and the numbers in them as number and
+            limit (null where there is none, or it is not finite).
         seed: of the tokens that are drawn.
 
     Examples:
@@ -48,6 +50,7 @@ def _certificate(path: str, seed: int, progress: "Progress") -> Certificate:
     from zoo.check import certify
     from zoo.checkpoints import load
     from zoo.checkpoints.belongings import special_ids, tokenizer_of, trained_with
+    from zoo.tokenizer_classes import ForeignTokenizer
 
     progress("opens, every tensor in its place")
     try:
@@ -57,6 +60,8 @@ def _certificate(path: str, seed: int, progress: "Progress") -> Certificate:
     tokenizer, unreadable = None, ()
     try:
         tokenizer = tokenizer_of(path)
+    except ForeignTokenizer as reason:
+        unreadable = (Claim("the tokenizer opens", None, f"no tokenizer: {reason}"),)
     except InputError as error:
         unreadable = (Claim("the tokenizer opens", False, str(error)),)
     certificate = certify(

@@ -20,7 +20,8 @@ SENTENCE = "The quick brown fox jumps over the lazy dog, and the old man watches
 def ids_in_range(tokenizer: Tokenizer | None, config: ModelConfig) -> Measured:
     """Every id that the tokenizer can give has a row in the token table."""
     size = _present(tokenizer).vocab_size
-    return size <= config.vocab_size, f"{size:,} pieces", f"{config.vocab_size:,} rows"
+    rows = config.vocab_size
+    return Measured(size <= rows, f"{size:,} pieces", f"{rows:,} rows", size, rows)
 
 
 def special_pieces(
@@ -41,13 +42,14 @@ def special_pieces(
         if ids.get(role) is not None and ids[role] not in named:
             faults.append(f"{role.upper()} is {ids[role]} but the settings say {', '.join(map(str, named))}")
     there = ", ".join(f"{role.upper()} {at}" for role, at in ids.items() if at is not None)
-    return not faults, "; ".join(faults) or there, "as the settings say" if special_ids else "those its use needs"
+    bound = "as the settings say" if special_ids else "those its use needs"
+    return Measured(not faults, "; ".join(faults) or there, bound)
 
 
 def same_tokenizer(tokenizer: Tokenizer | None, fingerprint: str) -> Measured:
     """The tokenizer in the folder is the one whose ids the weights have learnt."""
     found = _present(tokenizer).fingerprint
-    return found == fingerprint, f"fingerprint {found[:12]}", fingerprint[:12]
+    return Measured(found == fingerprint, f"fingerprint {found[:12]}", fingerprint[:12])
 
 
 def round_trip(tokenizer: Tokenizer | None) -> Measured:
@@ -63,7 +65,7 @@ def round_trip(tokenizer: Tokenizer | None) -> Measured:
         ids = tokenizer.encode(text)
     back = tokenizer.decode(ids)
     same = _bare(back) == _bare(text) and bool(ids)
-    return same, f"{len(ids)} ids" if same else f"{text[:40]!r} became {back[:40]!r}", "the same text"
+    return Measured(same, f"{len(ids)} ids" if same else f"{text[:40]!r} became {back[:40]!r}", "the same text")
 
 
 def there_and_back(model: Model, params: dict[str, Any]) -> Measured:
@@ -90,7 +92,7 @@ def there_and_back(model: Model, params: dict[str, Any]) -> Measured:
                 differ.append(path)
     differ = sorted(left) + differ
     text = f"{differ[0]} and {len(differ) - 1} more differ" if differ else f"{len(ours)} tensors with the same bits"
-    return not differ, text, "every bit"
+    return Measured(not differ, text, "every bit", len(differ), 0)
 
 
 def _present(tokenizer: Tokenizer | None) -> Tokenizer:

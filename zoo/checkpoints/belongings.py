@@ -16,7 +16,7 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     """The tokenizer that comes with a checkpoint, or None where it has none.
 
     Raises:
-        InputError: there is one, and it cannot be read.
+        InputError: there is one, and it cannot be read; ForeignTokenizer where it is whole, and of another program.
     """
     place = _local(path)
     if place.is_file():

@@ -1,5 +1,6 @@
 """`python -m zoo import` and `python -m zoo export` as plain functions; zoo/cli.py puts them on the command line."""
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -9,10 +10,12 @@ from zoo.checkpoints import export as export_folder
 from zoo.checkpoints import load, run_folder
 from zoo.checkpoints.belongings import tokenizer_of
 from zoo.checkpoints.safetensors_out import shard_bytes
-from zoo.checkpoints.whole_folder import whole_folder
+from zoo.checkpoints.whole_folder import require_free, whole_folder
 from zoo.errors import InputError
 from zoo.model import Model
+from zoo.output_folder import require_folder
 from zoo.tokenizer import Tokenizer
+from zoo.tokenizer_classes import ForeignTokenizer
 
 
 def import_checkpoint(path: str, out: Path, overwrite: bool = False) -> None:
@@ -30,7 +33,7 @@ def import_checkpoint(path: str, out: Path, overwrite: bool = False) -> None:
     _named(out)
     with whole_folder(Path(out).absolute(), overwrite) as work:
         model, params = load(path)
-        tokenizer = tokenizer_of(path)
+        tokenizer = _tokenizer(path)
         run_folder.save(model, params, work, tokenizer)
     _tell("imported", path, out, model, params, tokenizer)
 
@@ -57,8 +60,11 @@ def export_checkpoint(
     """
     _named(out)
     shard_bytes(max_shard_size)
+    target = Path(out).expanduser().absolute()
+    require_free(target, overwrite)
+    require_folder(target.parent)  # it is made beside its place, and then renamed
     model, params = load(run)
-    tokenizer = tokenizer_of(run)
+    tokenizer = _tokenizer(run)
     export_folder(
         model, params, out, tokenizer=tokenizer, dtype=dtype, overwrite=overwrite, max_shard_size=max_shard_size
     )
@@ -68,6 +74,15 @@ def export_checkpoint(
 def _named(out: Path) -> None:
     if not str(out).strip() or Path(out) == Path():
         raise InputError("the folder to make has no name")
+
+
+def _tokenizer(path: str) -> Tokenizer | None:
+    """What comes with the weights; None, and a line that says why, where another program is needed to cut text."""
+    try:
+        return tokenizer_of(path)
+    except ForeignTokenizer as reason:
+        print(f"without its tokenizer: {reason}", file=sys.stderr)
+        return None
 
 
 def _tell(done: str, source: str, out: Path, model: Model, params: dict, tokenizer: Tokenizer | None) -> None:

@@ -201,7 +201,8 @@ def _written(config: ModelConfig, model_type: str, stem: str) -> dict[str, Any]:
 
 def _written_sandwich(config: ModelConfig, model_type: str, stem: str) -> dict[str, Any]:
     values = _written(config, model_type, stem)
-    values["hidden_activation"] = values.pop("hidden_act")
+    word = values.pop("hidden_act")
+    values["hidden_activation"] = "gelu" if config.activation == "gelu" else word  # here it means the erf form
     return values | {
         "query_pre_attn_scalar": config.head_dim if config.score_scale is None else round(config.score_scale**-2),
         "final_logit_softcapping": config.logit_soft_cap,

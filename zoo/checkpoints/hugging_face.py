@@ -185,7 +185,6 @@ def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
     values = form.write(config)
     own = {"pooler/kernel": config.pooler, "next_sentence/kernel": config.next_sentence}
     own["embed/mask_token"] = config.mask_token
-    own["embed/mask_token"] = config.mask_token
     own["lm_head/kernel"] = config.head == "lm" and not config.tie_embeddings
     names = {key.theirs for key in form.table.keys if own.get(key.paths[0])}
     settings = Settings(values, "config.json", form.table.name)

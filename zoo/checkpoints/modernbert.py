@@ -177,7 +177,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "decoder_bias": True,
         "classifier_bias": config.head_bias,
         "classifier_activation": PUBLISHED_ACTIVATIONS.get(in_head or config.activation, "gelu"),
-        "classifier_pooling": config.pooling if config.head == "classifier" else "cls",
+        "classifier_pooling": config.pooling if config.pooling in ("cls", "mean") else "cls",
         "classifier_dropout": config.head_dropout if config.head in (*CLASSES, "span") else 0.0,
         "tie_word_embeddings": config.tie_embeddings,
         **write_labels(config),

@@ -10,6 +10,17 @@ from pathlib import Path
 from zoo.errors import InputError
 
 
+def require_free(final: Path, overwrite: bool) -> None:
+    """Raises InputError where `whole_folder` would not begin: a file, or a folder that must not be replaced."""
+    if final.exists() and not final.is_dir():
+        raise InputError(f"{final}: is a file; name a folder")
+    if final.is_dir() and any(final.iterdir()):
+        if not overwrite:
+            raise InputError(f"{final}: is not empty; name another folder or overwrite (overwrite=True, --overwrite)")
+        if not (final / "config.json").is_file():
+            raise InputError(f"{final}: is not empty and holds no config.json, so it is no checkpoint to overwrite")
+
+
 @contextlib.contextmanager
 def whole_folder(final: Path, overwrite: bool) -> Iterator[Path]:
     """Gives a hidden folder beside `final` to fill; renames it to `final` on success, removes it on any failure.
@@ -21,13 +32,7 @@ def whole_folder(final: Path, overwrite: bool) -> Iterator[Path]:
     Raises:
         InputError: `final` is a file or must not be replaced, or the disk refuses.
     """
-    if final.exists() and not final.is_dir():
-        raise InputError(f"{final}: is a file; name a folder")
-    if final.is_dir() and any(final.iterdir()):
-        if not overwrite:
-            raise InputError(f"{final}: is not empty; name another folder or overwrite (overwrite=True, --overwrite)")
-        if not (final / "config.json").is_file():
-            raise InputError(f"{final}: is not empty and holds no config.json, so it is no checkpoint to overwrite")
+    require_free(final, overwrite)
     work = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

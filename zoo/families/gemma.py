@@ -1,7 +1,7 @@
 """Gemma: LLaMA with norms of 1 + scale, scaled and tied embeddings, gated tanh GELU and wide heads.
 
 Gemma 2 puts norms on both sides of each update, caps scores and logits, and alternates local and global layers. Gemma 3
-gives up the caps for a norm on queries and keys, and has five local layers, with their own rotary base, to a global one.
+gives up the caps for a norm on queries and keys, and has five local layers, of another rotary base, to a global one.
 References: Gemma Team 2024 (arXiv:2403.08295 and 2408.00118), Gemma Team 2025 (arXiv:2503.19786).
 """
 
