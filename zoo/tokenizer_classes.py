@@ -21,8 +21,7 @@ KNOWN = {
         """.split()
     ),
     "byte-level BPE": frozenset(
-        f"{stem}Tokenizer"
-        for stem in "GPT2 Roberta Bart Longformer LED Mvp Deberta Whisper CodeGen".split()
+        f"{stem}Tokenizer" for stem in "GPT2 Roberta Bart Longformer LED Mvp Deberta Whisper CodeGen".split()
     ),
     "SentencePiece": frozenset(
         f"{stem}Tokenizer" for stem in "Llama LLaMA CodeLlama Gemma T5 MT5 BertGeneration BigBird Reformer".split()
@@ -70,7 +69,8 @@ def refuse_other_pieces(layout: str, pieces: Iterable[str], declared: Any, where
     marked = layout != "WordPiece" or known_class(layout, declared)
     if not marked and not any(piece.startswith("##") for piece in pieces):
         raise ForeignTokenizer(
-            f'{where} is no WordPiece vocabulary, for none of its {len(pieces)} pieces begins with "##": {INSTEAD}'
+            f'{where} is no WordPiece vocabulary, for none of its {len(pieces)} pieces begins with "##": cut the text '
+            "with the checkpoint's own program (molecules are often cut by a regular expression) and give the model ids"
         )
     if layout == "byte-level BPE" and any(piece.endswith("</w>") for piece in pieces):
         raise ForeignTokenizer(f'{where} is no byte-level BPE, for its pieces end words with "</w>": {INSTEAD}')

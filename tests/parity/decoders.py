@@ -116,6 +116,7 @@ CASES = {
         dict(
             attn_logit_softcapping=None,
             final_logit_softcapping=None,
+            hidden_activation="gelu",
             query_pre_attn_scalar=16,
             sliding_window=WINDOW,
             layer_types=["full_attention", "sliding_attention"],

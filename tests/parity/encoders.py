@@ -68,7 +68,9 @@ CASES = {
         52,
     ),
     "modernbert-span": Case("ModernBertForQuestionAnswering", MODERNBERT, {}, 53),
-    "modernbert-backbone": Case("ModernBertModel", MODERNBERT, dict(hidden_activation="relu", norm_eps=1e-3), 54),
+    "modernbert-backbone": Case(
+        "ModernBertModel", MODERNBERT, dict(hidden_activation="relu", norm_eps=1e-3, classifier_pooling="mean"), 54
+    ),
 }
 
 

@@ -3,8 +3,8 @@
 `make parity` runs a few draws, the same each time; `make soak` sets ONEBLOCK_SOAK_DRAWS and runs that many of every
 family, new ones each time. A failure prints the class, the settings and the seed of the weights.
 
-Tolerance 1e-5 as in test_models.py, or four times what the reference is from itself in float64 where that is more: a few
-random layers with sharp attention and norms over few features can lose a digit.
+Tolerance 1e-5 as in test_models.py. Where a draw is badly conditioned (sharp attention, a norm of a token that nearly
+vanished), four times what rounding does to the reference itself, and 1e-4 at most.
 """
 
 import os
@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 
 from tests.golden.recipe import batch, error
 from tests.golden.recipe import images as noise
-from tests.parity import encoders, reference
-from tests.parity.draws import FAMILIES
+from tests.parity import draws_decoders, draws_encoders, encoders, reference
 from zoo.checkpoints import export, load
 
 DRAWS = int(os.environ.get("ONEBLOCK_SOAK_DRAWS", "0"))
 FEW = 8
+FAMILIES = draws_decoders.FAMILIES | draws_encoders.FAMILIES
+ENCODERS = ("bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert", "modernbert")
 OUTPUTS = ("logits", "prediction_logits", "pooler_output", "seq_relationship_logits", "sop_logits")
 
 
@@ -49,9 +50,6 @@ def reference_run(theirs, inputs):
     return found
 
 
-ENCODERS = ("bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert", "modernbert")
-
-
 def our_run(model, params, inputs):
     """The same names."""
     if "pixels" in inputs:
@@ -72,8 +70,13 @@ def our_run(model, params, inputs):
 
 
 def rounding(theirs, inputs):
-    """name -> how far the reference is from itself in float64, each row alone and without its padding."""
-    found = {}
+    """name -> how far rounding moves the reference, each row alone and without its padding.
+
+    The larger of two: float32 against float64, and float64 with every weight moved by a few roundings of float32.
+    """
+    found: dict[str, float] = {}
+    kept = {name: value.clone() for name, value in theirs.state_dict().items()}
+    generator = torch.Generator().manual_seed(0)
     for row in range(len(next(iter(inputs.values())))):
         alone = {name: array[row : row + 1] for name, array in inputs.items()}
         if "padding_mask" in alone:
@@ -81,9 +84,14 @@ def rounding(theirs, inputs):
             alone = {name: array[:, real] for name, array in alone.items()}
         single = reference_run(theirs, alone)
         double = reference_run(theirs.double(), alone)
-        theirs.float()
-        for name, array in single.items():
-            found[name] = max(found.get(name, 0.0), error(array, double[name]))
+        with torch.no_grad():
+            for weight in theirs.parameters():
+                weight *= 1 + 3e-7 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+        moved = reference_run(theirs, alone)
+        theirs.float().load_state_dict(kept)
+        for name in single:
+            own = max(error(single[name], double[name]), error(moved[name], double[name]))
+            found[name] = max(found.get(name, 0.0), own)
     return found
 
 
@@ -99,7 +107,7 @@ def compare(theirs, model, params, inputs, pooled):
         allowed = 1e-5
         if found > allowed:
             own = rounding(theirs, inputs) if own is None else own
-            allowed = max(allowed, 4 * own[name])
+            allowed = min(max(allowed, 4 * own[name]), 1e-4)
         worst[name] = found / allowed
     assert len(worst) > model.config.num_layers
     assert max(worst.values()) <= 1, worst
@@ -116,6 +124,8 @@ def rows_for(theirs, model, length, left, seed):
 
 def check(case, folder, length):
     theirs = case.model()
+    if hasattr(theirs, "set_experts_implementation"):
+        theirs.set_experts_implementation("eager")  # its joint product wants rows of 16 bytes, and no float64
     model, params = load(reference.save(theirs, folder / "model"))
     if model.config.image_size:
         shape = dict(side=theirs.config.image_size, channels=theirs.config.num_channels)
@@ -135,7 +145,7 @@ def check(case, folder, length):
     export(model, params, folder / "out")
     name = type(theirs).__name__
     if name.endswith("Model") and model.config.head == "lm" and "LMHead" not in name:  # its own table reads out
-        stem = name.removesuffix("Model")
+        stem = name.removesuffix("Model").removesuffix("Text")  # Gemma3TextModel, Gemma3ForCausalLM
         name = stem + ("LMHeadModel" if "GPT" in stem and stem != "GPTNeoX" else "ForCausalLM")
     opened, info = getattr(transformers, name).from_pretrained(
         folder / "out", output_loading_info=True, attn_implementation="eager"

@@ -272,7 +272,7 @@ MOLECULES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nc\nC\n(\n"
 @pytest.mark.parametrize(
     ("name", "data", "settings", "message"),
     [
-        ("vocab.txt", MOLECULES, {}, 'none of its 8 pieces begins with "##": give its tokenizer.json'),
+        ("vocab.txt", MOLECULES, {}, 'none of its 8 pieces begins with "##": cut the text with'),
         ("vocab.txt", MOLECULES, {"tokenizer_class": "PreTrainedTokenizerFast"}, "none of its 8 pieces"),
         ("vocab.txt", MOLECULES + "##c\n", {"tokenizer_class": "BertJapaneseTokenizer"}, "not plain WordPiece"),
         ("vocab.json", '{"low</w>": 0, "l": 1}', {}, 'its pieces end words with "</w>"'),
