@@ -7,6 +7,7 @@ Tolerance 1e-5 as in test_models.py. Where a draw is badly conditioned (sharp at
 vanished), four times what rounding does to the reference itself, and 1e-4 at most.
 """
 
+import json
 import os
 
 import jax
@@ -144,9 +145,8 @@ def check(case, folder, length):
 
     export(model, params, folder / "out")
     name = type(theirs).__name__
-    if name.endswith("Model") and model.config.head == "lm" and "LMHead" not in name:  # its own table reads out
-        stem = name.removesuffix("Model").removesuffix("Text")  # Gemma3TextModel, Gemma3ForCausalLM
-        name = stem + ("LMHeadModel" if "GPT" in stem and stem != "GPTNeoX" else "ForCausalLM")
+    if name.endswith("Model") and model.config.head == "lm":  # its own table reads out
+        name = json.loads((folder / "out" / "config.json").read_text())["architectures"][0]
     opened, info = getattr(transformers, name).from_pretrained(
         folder / "out", output_loading_info=True, attn_implementation="eager"
     )
