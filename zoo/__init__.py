@@ -15,6 +15,16 @@ from zoo.model import Model, with_head, with_image_size
 from zoo.registry import create, list_models
 from zoo.stack import stack_layers, unstack_layers
 
+# Names imported when first used: they bring readers that models alone do not need.
+_HOMES = {
+    "Tokenizer": "zoo.tokenizer",
+    "export": "zoo.checkpoints",
+    "generate": "zoo.generation",
+    "load": "zoo.checkpoints",
+    "load_tokenizer": "zoo.tokenizer",
+    "summarise": "zoo.summary",
+}
+
 __all__ = [
     "Cache",
     "InputError",
@@ -23,9 +33,15 @@ __all__ = [
     "ModelConfig",
     "Output",
     "RotaryScaling",
+    "Tokenizer",
     "create",
+    "export",
+    "generate",
     "list_models",
+    "load",
+    "load_tokenizer",
     "stack_layers",
+    "summarise",
     "unstack_layers",
     "with_head",
     "with_image_size",
@@ -33,17 +49,12 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """Names imported when first used: they bring readers that models alone do not need."""
     import importlib
 
-    homes = {
-        "load": "zoo.checkpoints",
-        "export": "zoo.checkpoints",
-        "load_tokenizer": "zoo.tokenizer",
-        "Tokenizer": "zoo.tokenizer",
-        "generate": "zoo.generation",
-        "summarise": "zoo.summary",
-    }
-    if name in homes:
-        return getattr(importlib.import_module(homes[name]), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'zoo' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

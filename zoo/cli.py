@@ -53,8 +53,8 @@ def show(name: str, /, seq_len: int | None = None, as_json: bool = False) -> Non
     if as_json:
         print(json.dumps(config.to_dict(), indent=2))
         return
-    print(f"{name} ({config.family})\n")
-    print(summarise(config, seq_len))
+    summary = summarise(config, seq_len)
+    print(f"{name} ({config.family})\n\n{summary}")
 
 
 def explain(name: str, /, against: tuple[str, ...] = ()) -> None:

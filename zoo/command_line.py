@@ -5,7 +5,7 @@ the help: the first line is the summary, `Args:` describes the options, and an `
 Keyword parameters are options (`--learning-rate`); those before a `/` in the signature are positional. Required ones
 may be written either way, as in a Python call: `import A B`, `import A --out B`, `import --path A --out B`.
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted, else what the function returns. An exception that
+Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted, 143 terminated, else what the function returns. An exception that
 is not known to be the input's fault keeps its traceback; ONEBLOCK_TRACEBACK=1 keeps every one.
 """
 
@@ -18,10 +18,12 @@ import io
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
+import threading
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +32,31 @@ from zoo.command_help import shown, stand_in
 from zoo.errors import InputError, nearest
 
 Subcommand = Callable[..., Any] | str
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised where the program stands, so that it cleans up as on Ctrl-C."""
+
+
+@contextlib.contextmanager
+def orderly_stop() -> Iterator[None]:
+    """SIGTERM raises Terminated; a second one ends the program at once. Handlers that others set are left alone."""
+
+    def stop(number, frame):
+        del frame
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run(
@@ -63,8 +89,12 @@ def run(
             return 0
         name = choose(prog, words[0], subcommands)
         function = load(subcommands[name])
-        result = parse(function, f"{prog} {name}", words[1:])()
+        with orderly_stop():
+            result = parse(function, f"{prog} {name}", words[1:])()
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
+    except Terminated:
+        print("terminated", file=sys.stderr)
+        return TERMINATED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

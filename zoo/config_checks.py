@@ -67,8 +67,12 @@ def check_heads(config: Any) -> None:
             not config.label_names or len(config.label_names) == config.num_labels,
             f"label_names names {len(config.label_names)} labels but num_labels is {config.num_labels}",
         )
-    if head == "masked_lm":
-        require(config.visibility == "full", f'head "masked_lm" needs visibility "full", not "{config.visibility}"')
+    if head in ("masked_lm", "replaced_token"):
+        require(config.visibility == "full", f'head "{head}" needs visibility "full", not "{config.visibility}"')
+    require(
+        not config.image_size or head not in ("span", "token_classifier", "replaced_token"),
+        f'head "{head}" answers for each token of a text; a model of images (image_size > 0) has none',
+    )
     if head == "lm":
         require(
             config.embed_rank is None,

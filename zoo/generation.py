@@ -13,9 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from zoo.cache import Cache
+from zoo.call_checks import require_key
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.sampling import Sampling, draw
+from zoo.tokenizer import whole_ids
+
+WANTED = "give texts, a list of ids for each prompt ([[1, 2]]), or ids [B, T]"
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,17 @@ def _as_batch(prompts, padding_mask, tokenizer, vocab_size) -> tuple[jax.Array, 
     """Tokens int32 [B, T], mask [B, T], and the real ids of each row; lists are padded on the left to the longest."""
     if hasattr(prompts, "ndim"):
         tokens = np.asarray(prompts)
+        if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
+            raise InputError(f"prompts are {tokens.dtype} of shape {tokens.shape}; {WANTED}")
         mask = np.ones(tokens.shape, np.int32) if padding_mask is None else np.asarray(padding_mask)
+        if mask.shape != tokens.shape or not np.isin(mask, (0, 1)).all():
+            raise InputError(f"padding_mask must be of 0 and 1 (1 on real tokens), of the prompts' shape {tokens.shape}")
         rows = [row[real != 0].tolist() for row, real in zip(tokens, mask, strict=True)]
     else:
         if isinstance(prompts, str):
             prompts = [prompts]
+        if not isinstance(prompts, list | tuple):
+            raise InputError(f"prompts are a {type(prompts).__name__}; {WANTED}")
         rows = [_ids(prompt, tokenizer) for prompt in prompts]
         longest = max((len(row) for row in rows), default=0)
         tokens = np.zeros((len(rows), longest), np.int32)
@@ -205,7 +215,9 @@ def _continuation(tokenizer: Any, prompt: list[int], new: list[int]) -> str:
 
 def _ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
     if not isinstance(prompt, str):
-        return [int(token) for token in prompt]
+        if not hasattr(prompt, "__iter__") or isinstance(prompt, bytes | dict):
+            raise InputError(f"a prompt is {prompt!r:.40}; {WANTED}")
+        return whole_ids(prompt)
     if tokenizer is None:
         raise InputError("prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)")
     ids = tokenizer.encode(prompt)
@@ -214,6 +226,9 @@ def _ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
 
 
 def _row_keys(key: jax.Array, batch: int) -> jax.Array:
+    require_key("key", key)
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(jnp.asarray(key))
     if key.ndim == 0:
         return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(batch))
     if key.shape != (batch,):

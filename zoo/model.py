@@ -5,17 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from zoo.cache import Cache, init_cache
+from zoo.call_checks import as_array, check_shapes, check_values, require_key
 from zoo.config import ModelConfig
-from zoo.errors import InputError, nearest
+from zoo.errors import InputError
 from zoo.forward import Inputs, Output, forward, initialise, read_out_module
+from zoo.parameter_checks import check_parameters
 from zoo.patches import resize_positions
-from zoo.positions import count_real_tokens, restarted
-
-WANTS = ("hidden_states", "attentions")
 
 
 @dataclass(frozen=True)
@@ -29,11 +26,12 @@ class Model:
 
         Under jax.eval_shape it costs nothing, at any size.
         """
+        require_key("key", key)
         return initialise(key, config=self.config)
 
     def init_shapes(self) -> dict[str, Any]:
         """The parameters' shapes and dtypes (ShapeDtypeStructs), without computing anything."""
-        return jax.eval_shape(self.init, jax.random.key(0))
+        return jax.eval_shape(lambda: self.init(jax.random.key(0)))
 
     def init_cache(self, batch: int, length: int, dtype: str | None = None) -> Cache:
         """An empty key-value cache for `batch` rows of up to `length` tokens; see zoo.cache.init_cache."""
@@ -62,7 +60,7 @@ class Model:
         prefix_mask: jax.Array | None = None,
         cache: Cache | None = None,
         logits_at: jax.Array | bool | None = None,
-        want: Sequence[str] = (),
+        want: Sequence[str] | str = (),
         dropout_key: jax.Array | None = None,
     ) -> Output:
         """Runs the model on a batch.
@@ -72,7 +70,8 @@ class Model:
             inputs: tokens int [B, T], or embeddings float [B, T, D] in the token table's place; for models of images
                 float [B, Y, X, C], of the config's size, normalised as the model was trained. These take none of the
                 arrays below but want and dropout_key.
-            padding_mask: [B, T], 1 on real tokens; hidden ones are never attended to. None for all real.
+            padding_mask: bool or int [B, T], 1 on real tokens and 0 on padding, which is never attended to. None for
+                all real.
             segment_ids: int [B, T]; tokens attend within their own segment alone (packed documents). Tokens of one id
                 are one segment wherever they stand in the row.
             positions: int [B, T]; None counts real tokens from 0 within each row and segment.
@@ -88,27 +87,31 @@ class Model:
             an Output.
 
         Raises:
-            InputError: shapes that do not fit, a length beyond the positions, and, where values are concrete (outside
-                jit), ids beyond the vocabulary, restarted positions without segment_ids, a cache overrun. Under jit
-                those values cannot be seen: the rows concerned come out as NaN, never silently clamped.
+            InputError: arrays or parameters that do not fit, a length beyond the positions, and, where values are
+                concrete (outside jit), ids beyond the vocabulary, masks of other numbers, restarted positions without
+                segment_ids, a cache overrun. Under jit those values cannot be seen: the rows concerned come out as
+                NaN, never silently clamped (of masks, whatever is not 0 is real).
         """
         given = Inputs(
-            inputs=_array(inputs),
-            padding_mask=_array(padding_mask),
-            segment_ids=_array(segment_ids),
-            positions=_array(positions),
-            token_types=_array(token_types),
-            prefix_mask=_array(prefix_mask),
+            inputs=as_array("inputs", inputs),
+            padding_mask=as_array("padding_mask", padding_mask),
+            segment_ids=as_array("segment_ids", segment_ids),
+            positions=as_array("positions", positions),
+            token_types=as_array("token_types", token_types),
+            prefix_mask=as_array("prefix_mask", prefix_mask),
             cache=cache,
-            logits_at=None if isinstance(logits_at, bool) else _array(logits_at),
+            logits_at=None if isinstance(logits_at, bool) else as_array("logits_at", logits_at),
             dropout_key=dropout_key,
             want_logits=logits_at is not False,
-            want=tuple(want),
+            want=(want,) if isinstance(want, str) else tuple(want),
         )
         if decoder_tokens is not None:
             raise InputError("decoder_tokens: this model has no decoder beside an encoder")
-        _check_shapes(self.config, given)
-        _check_values(self.config, given)
+        if dropout_key is not None:
+            require_key("dropout_key", dropout_key)
+        check_shapes(self.config, given)
+        check_values(self.config, given)
+        check_parameters(self.config, params)
         return forward(params, given, config=self.config)
 
 
@@ -176,136 +179,3 @@ HEAD_NAMES = (
     "replaced_token",
     "pooler",
 )
-
-
-def _array(value: Any) -> Any:
-    return value if value is None or isinstance(value, jax.Array) else jnp.asarray(value)
-
-
-def _check_shapes(config: ModelConfig, given: Inputs) -> None:
-    inputs = given.inputs
-    if config.image_size:
-        _check_images(config, given)
-        return
-    if inputs.ndim == 2 and not jnp.issubdtype(inputs.dtype, jnp.integer):
-        raise InputError(f"inputs [B, T] must be integer tokens, not {inputs.dtype}")
-    if inputs.ndim not in (2, 3):
-        raise InputError(f"inputs have shape {inputs.shape}; give tokens [B, T] or embeddings [B, T, D]")
-    if inputs.ndim == 3 and inputs.shape[2] != config.embed_width:
-        name = "embed_dim" if config.embed_rank is None else "embed_rank"
-        raise InputError(f"inputs have {inputs.shape[2]} features; the model's {name} is {config.embed_width}")
-    batch, length = inputs.shape[:2]
-    if length == 0:
-        raise InputError("inputs have no tokens: T is 0")
-    for name in ("padding_mask", "segment_ids", "positions", "token_types", "prefix_mask"):
-        value = getattr(given, name)
-        if value is not None and value.shape != (batch, length):
-            raise InputError(f"{name} has shape {value.shape}; inputs need ({batch}, {length})")
-    for name in ("segment_ids", "positions", "token_types", "logits_at"):
-        value = getattr(given, name)
-        if value is not None and not jnp.issubdtype(value.dtype, jnp.integer):
-            raise InputError(f"{name} must be integers, not {value.dtype}")
-    at = given.logits_at
-    if at is not None and (at.ndim != 2 or at.shape[0] != batch):
-        raise InputError(f"logits_at has shape {at.shape}; give [B, K] with B = {batch}")
-    if at is not None and config.head not in ("lm", "masked_lm"):
-        raise InputError(f'logits_at chooses among vocabulary logits; a model with head "{config.head}" has none')
-    if given.positions is not None and config.positions == "relative":
-        raise InputError("positions were given to a model of relative positions, which counts real tokens itself")
-    for name in given.want:
-        if name not in WANTS:
-            raise InputError(f'want names "{name}"{nearest(name, WANTS)}')
-    if given.token_types is not None and not config.token_types:
-        raise InputError("token_types were given to a model without segment embeddings (token_types=0)")
-    if given.prefix_mask is not None and config.visibility != "prefix":
-        raise InputError(f'prefix_mask needs visibility "prefix"; this model has "{config.visibility}"')
-    if config.positions == "learned" and given.positions is None and given.padding_mask is None:
-        if given.segment_ids is None and length > config.max_positions:
-            raise InputError(f"{length} tokens exceed the model's {config.max_positions} learned positions")
-    if given.cache is not None:
-        if config.visibility == "full":
-            raise InputError('a cache was given to a model with visibility "full": run it on whole rows')
-        if config.rotary_scaling is not None and config.rotary_scaling.by_length:
-            for name in ("positions", "segment_ids"):
-                if getattr(given, name) is not None:
-                    kind = config.rotary_scaling.kind
-                    raise InputError(f'{name} and a cache do not go together under "{kind}" rotary scaling')
-        expected = len(config.layer_pattern) + config.num_tail if config.scan else config.num_layers
-        if len(given.cache.keys) != expected:
-            raise InputError("the cache is another model's: make it with this one's init_cache")
-        if given.cache.valid.shape[0] != batch:
-            raise InputError(f"the cache holds {given.cache.valid.shape[0]} rows; inputs have {batch}")
-        if length > given.cache.capacity:
-            raise InputError(f"{length} tokens exceed the cache's {given.cache.capacity} slots")
-
-
-def _check_images(config: ModelConfig, given: Inputs) -> None:
-    side, inputs = config.image_size, given.inputs
-    if inputs.shape[1:] != (side, side, config.channels):
-        raise InputError(
-            f"inputs have shape {inputs.shape}; this model reads images [B, {side}, {side}, {config.channels}] "
-            "(height, width, channels); zoo.with_image_size changes the size"
-        )
-    if not jnp.issubdtype(inputs.dtype, jnp.floating):
-        raise InputError(f"images must be floating point, normalised as the model was trained, not {inputs.dtype}")
-    others = ("padding_mask", "segment_ids", "positions", "token_types", "prefix_mask", "cache", "logits_at")
-    for name in others:
-        if getattr(given, name) is not None:
-            raise InputError(f"{name} belongs to models of tokens; this one reads images")
-    for name in given.want:
-        if name not in WANTS:
-            raise InputError(f'want names "{name}"{nearest(name, WANTS)}')
-
-
-def _check_values(config: ModelConfig, given: Inputs) -> None:
-    """What JAX would clamp in silence, where the values can be seen."""
-    if config.image_size:
-        return
-    batch, length = given.inputs.shape[:2]
-    if given.inputs.ndim == 2:
-        _in_range("token id", given.inputs, config.vocab_size, "the vocabulary")
-    if given.token_types is not None:
-        _in_range("token type", given.token_types, config.token_types, "the segment table")
-    if given.logits_at is not None:
-        _in_range("logits_at", given.logits_at, length, "the row")
-    if given.positions is not None and config.positions == "learned":
-        _in_range("position", given.positions, config.max_positions, "the position table")
-    if given.cache is not None and _concrete(given.cache.length):
-        filled = int(given.cache.length)
-        by_length = config.rotary_scaling is not None and config.rotary_scaling.by_length
-        if by_length and filled and given.padding_mask is not None and _concrete(given.padding_mask):
-            if not np.all(np.asarray(given.padding_mask)):
-                raise InputError(
-                    f'padding after the first call of a cache: under "{config.rotary_scaling.kind}" rotary scaling it '
-                    "would change the length that what is cached was turned by"
-                )
-        if filled + length > given.cache.capacity:
-            raise InputError(
-                f"the cache has {given.cache.capacity} slots and {filled} are filled: {length} more do not fit"
-            )
-    padding, segments = given.padding_mask, given.segment_ids
-    if config.positions == "learned" and given.positions is None and length > config.max_positions:
-        if all(_concrete(value) for value in (padding, segments)):
-            longest = int(jnp.max(count_real_tokens(batch, length, padding, segments))) + 1
-            if longest > config.max_positions:
-                raise InputError(f"{longest} tokens exceed the model's {config.max_positions} learned positions")
-    if given.positions is not None and segments is None and _concrete(given.positions) and _concrete(padding):
-        if np.any(restarted(given.positions, None if padding is None else padding != 0)):
-            raise InputError(
-                "positions restart within a row but no segment_ids are given: documents would attend across; "
-                "give segment_ids"
-            )
-
-
-def _in_range(what: str, values: jax.Array, limit: int, where: str) -> None:
-    if not _concrete(values) or values.size == 0:
-        return
-    found = np.asarray(values)
-    bad = (found < 0) | (found >= limit)
-    if bad.any():
-        place = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise InputError(f"{what} {int(found[place])} at {place} is outside {where}: 0 to {limit - 1}")
-
-
-def _concrete(value: Any) -> bool:
-    return not isinstance(value, jax.core.Tracer)

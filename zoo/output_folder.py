@@ -1,5 +1,6 @@
-"""Whether a folder can be written to, asked before the work whose results it is for."""
+"""Whether a folder can be written to, and what it holds: asked before the work whose results it is for."""
 
+import json
 import os
 from pathlib import Path
 
@@ -21,3 +22,29 @@ def require_folder(folder: str | os.PathLike[str]) -> None:
         raise InputError(f"{place} {what}, where a folder is needed" + ("" if place == path else f" for {path}"))
     if not os.access(place, os.W_OK | os.X_OK):
         raise InputError(f"{path} cannot be written: no permission in {place}")
+
+
+def held(folder: str | os.PathLike[str]) -> str:
+    """What of ours or of a publisher's lies in a folder, so that nothing else is written over it.
+
+    Returns:
+        "a training run", "an imported checkpoint" (a run that no training has touched), "token shards", "a published
+        checkpoint", or "" for none of these.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        return ""
+    settings = {}
+    try:
+        settings = json.loads((path / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        pass
+    keys = settings if isinstance(settings, dict) else {}
+    if (path / "metrics.jsonl").exists() or "train" in keys and "model" in keys:
+        return "a training run"
+    if (path / "checkpoints").is_dir():
+        return "an imported checkpoint" if "model" in keys else "a training run"
+    if (path / "manifest.json").exists():
+        return "token shards"
+    weights = (entry for ending in ("safetensors", "gguf", "onnx", "bin") for entry in path.glob(f"*.{ending}"))
+    return "a published checkpoint" if (path / "config.json").exists() or any(weights) else ""

@@ -71,8 +71,10 @@ def create(name_or_config: str | ModelConfig, **overrides: Any) -> Model:
     if isinstance(name_or_config, ModelConfig):
         config = name_or_config
     else:
+        if not isinstance(name_or_config, str):
+            raise InputError(f"create takes a name or a ModelConfig, not a {type(name_or_config).__name__}")
         if name_or_config not in PRESETS:
-            raise InputError(f'there is no model "{name_or_config}"{nearest(name_or_config, PRESETS)}')
+            raise InputError(f'there is no model "{name_or_config:.80}"{nearest(name_or_config, PRESETS)}')
         config = PRESETS[name_or_config]
     return Model(config.replace(**follow_sizes(config, overrides)) if overrides else config)
 

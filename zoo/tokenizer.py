@@ -10,6 +10,7 @@ Training a vocabulary is `train.vocabulary`'s work.
 
 import hashlib
 import json
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 
 from zoo import chat, tokenizer_files
 from zoo.atomic_file import write_atomically
-from zoo.errors import InputError
+from zoo.errors import InputError, nearest
 from zoo.packages import CHECKPOINTS, fetch
 
 BREAK = "\ufdd0"  # no character of any text, by the Unicode standard
@@ -121,6 +122,7 @@ class Tokenizer:
         Raises:
             InputError: there is no template, or it fails or refuses these messages.
         """
+        _check_messages(messages)
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template; use a checkpoint that was trained to converse")
         given = {"tools": None, "documents": None} | variables
@@ -138,6 +140,7 @@ class Tokenizer:
         The template's special pieces become their ids. What a message says is text alone: "<|im_end|>" in a content
         ends no turn, as it would if the whole were read together.
         """
+        _check_messages(messages)
         marks = sorted((self.piece(i) for i in self.special_ids), key=len, reverse=True)
         marks = [mark for mark in marks if mark]
         if not marks:
@@ -178,9 +181,9 @@ class Tokenizer:
         """The text of `ids`; special pieces leave no trace.
 
         Raises:
-            InputError: an id is negative or not below vocab_size.
+            InputError: an id is no whole number, is negative or not below vocab_size.
         """
-        ids = [int(i) for i in ids]
+        ids = whole_ids(ids)
         for i in ids:
             if not 0 <= i < self.vocab_size:
                 raise InputError(f"id {i} is outside the vocabulary of {self.vocab_size} pieces")
@@ -296,17 +299,59 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
         InputError: nothing there, or not readable as a tokenizer; a ForeignTokenizer (zoo.tokenizer_classes) where the
             files leave a part of the work to a program that is not here.
     """
-    if not str(path).strip():
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"the path of the tokenizer is a {type(path).__name__}; name a folder or a file")
+    name = os.fspath(path)
+    if not name.strip():
         raise InputError("the path of the tokenizer is empty; name a folder or a file")
-    place = Path(path)
-    if not place.exists() and str(path) in CHECKPOINTS:
-        place = fetch(str(path))
+    if "://" in name:
+        raise InputError(f'"{name:.80}" is an address, and tokenizers are read from folders and files: download it first')
+    place = Path(name)
+    if not os.path.exists(name):  # False for names that are too long, where Path.exists raises
+        if name not in CHECKPOINTS:
+            raise InputError(_no_place(name))
+        place = fetch(name)
     return Tokenizer(*tokenizer_files.read(place))
 
 
 def sentencepiece_tokenizer(model: bytes, name: str = "tokenizer.model") -> Tokenizer:
     """A Tokenizer over the bytes of a SentencePiece model."""
     return Tokenizer(tokenizer_files.SentencePieces(model, name), {name: model})
+
+
+def whole_ids(ids: Iterable[Any]) -> list[int]:
+    """`ids` as ints.
+
+    Raises:
+        InputError: no list, or something in it is no whole number.
+    """
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__") or getattr(ids, "ndim", 1) != 1:
+        raise InputError(f"ids are a {type(ids).__name__}; give a list of whole numbers")
+    found = []
+    for i in ids.tolist() if hasattr(ids, "tolist") else ids:
+        try:
+            found.append(operator.index(i))
+        except TypeError:
+            raise InputError(f"id {i!r:.40} is no whole number") from None
+    return found
+
+
+def _check_messages(messages: Any) -> None:
+    good = 'give a list of dicts with "role" and "content"'
+    if not isinstance(messages, list | tuple):
+        raise InputError(f"messages are a {type(messages).__name__}; {good}")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise InputError(f"message {number} is {message!r:.60}; {good}")
+
+
+def _no_place(name: str) -> str:
+    from zoo.registry import PRESETS
+
+    shown = f'no file or folder "{name:.80}"'
+    if name in PRESETS:
+        return f'{shown}; "{name}" is a preset without a tokenizer: name a folder or one of {", ".join(CHECKPOINTS)}'
+    return shown + nearest(name, CHECKPOINTS)
 
 
 def _settings(files: dict[str, bytes], name: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from zoo.errors import InputError
 from zoo.gguf_file import is_gguf
 from zoo.safe_path import inside
 from zoo.tokenizer_classes import ForeignTokenizer, refuse_foreign, refuse_other_pieces
+from zoo.tokenizer_export import MARK
 
 USUAL_NAMES = {
     "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
@@ -55,6 +56,9 @@ def read(place: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, b
     if not place.is_dir():
         raise InputError(f"no file or folder {place}")
     for folder in (place, place / "tokenizer"):
+        settings = folder / "tokenizer_config.json"
+        if settings.is_file() and MARK in _json(_bytes(settings), settings):
+            return _read_file(folder / "tokenizer.model")
         for name in ("tokenizer.json", *SENTENCEPIECE_NAMES, "vocab.txt"):
             if (folder / name).is_file():
                 return _read_file(folder / name)

@@ -2,10 +2,12 @@
 
 import json
 
+import jax
 import pytest
 import tokenizers
 import transformers
 
+import zoo
 from tests import made_up
 from tests.parity.test_gguf_files import AWKWARD
 from zoo.packages import CHECKPOINTS, cache_folder
@@ -137,3 +139,17 @@ def test_special_pieces_that_take_the_spaces_beside_them(tmp_path):
     for text in MORE:
         messages = [{"role": "user", "content": text}]
         assert ours.chat(messages) == theirs.apply_chat_template(messages, return_dict=False), text
+
+
+@pytest.mark.parametrize("preset", ["bert-tiny", "gpt2-tiny", "qwen3-tiny", "gemma3-tiny", "llama-tiny"])
+def test_our_own_vocabularies_open_in_every_family(tmp_path, preset):
+    own = made_up.tokenizer()
+    model = zoo.create(preset, vocab_size=own.vocab_size)
+    zoo.export(model, model.init(jax.random.key(0)), tmp_path / "out", tokenizer=own)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(theirs) == own.vocab_size
+    for text in MORE:
+        if "<0x" not in text:  # a byte piece spelled in a text is that byte in tokenizer.json, and text in SentencePiece
+            assert theirs.encode(text, add_special_tokens=False) == own.encode(text), text
+    for role in ("bos", "eos", "pad", "unk", "cls", "sep", "mask"):
+        assert getattr(theirs, f"{role}_token_id") == getattr(own, f"{role}_id")

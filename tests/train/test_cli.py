@@ -75,6 +75,9 @@ MISTAKES = [
         ["pretrain", "r", "--model", "bert-tiny", "--data", "D", "--objective", "next_token"],
         'did you mean objective "masked_lm"?',
     ),
+    (["pretrain", "r", "--model", "gpt-tiny", "--data", "TEXT"], "is a file, not a folder of shards; make some of it: "),
+    (["pretrain", "r", "--model", "gpt-tiny", "--data", "D", "--next-sentence", "True"], "--next-sentence is a part of"),
+    (["pretrain", "D", "--model", "gpt-tiny", "--data", "D"], "holds token shards, and no run; take another folder"),
     (["pretrain", "r", "--config", "no.json"], "no config at no.json"),
     (["pretrain", "r", "--config", "no.json", "--recipe", "demo-gpt"], "--config and --recipe are both given"),
     (["pretrain", "r", "--lerning-rate", "1"], 'unknown option --lerning-rate for "train pretrain"; did you mean'),
@@ -112,6 +115,48 @@ def test_the_objective_follows_the_model(data, tmp_path, capsys):
         assert main(["pretrain", str(tmp_path), "--model", preset, "--data", str(data), "--show-config"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert (shown["train"]["objective"], shown["model"]["head"]) == (objective, head)
+
+    words = ["pretrain", str(tmp_path), "--model", "bert-tiny", "--data", str(data), "--show-config"]
+    assert main([*words, "--next-sentence", "True", "--whole-words", "True"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["train"]["next_sentence"] and shown["model"]["next_sentence"]
+    assert "by the model: masked_lm where it sees both ways" in " ".join(captured_help(cli.Pretrain, "").split())
+
+
+FOREIGN = {
+    "published": ({"config.json": '{"model_type": "gpt2"}', "tokenizer/vocab.txt": "a"}, "a published checkpoint"),
+    "imported": ({"config.json": '{"model": {}}', "checkpoints/0/params/x": ""}, "an imported checkpoint"),
+    "trained": ({"config.json": '{"model": {}, "train": {}}', "tokenizer/vocab.txt": "a"}, "a training run"),
+    "mine": ({"thesis.txt": ""}, "thesis.txt"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_folders_of_other_things_stay_as_they_are(name, data, tmp_path, capsys):
+    files, what = FOREIGN[name]
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    commands = []
+    if name != "trained":
+        commands.append(["pretrain", str(tmp_path), "--model", "gpt-tiny", "--data", str(data), *SMALL])
+    if name != "mine":
+        prepare = ["prepare", str(data.parent / "texts.jsonl"), "--out", str(tmp_path), "--vocab-size", "360"]
+        commands += [prepare, [*prepare, "--overwrite"]]
+    for words in commands:
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert f"holds {what}" in said.err and said.err.count("\n") == 1 and said.out == ""
+        assert sorted(tmp_path.rglob("*")) == before
+        assert all((tmp_path / file).read_text() == text for file, text in files.items())
+
+
+def test_prepare_says_nothing_before_its_error(data, tmp_path, capsys):
+    words = ["prepare", str(data.parent / "texts.jsonl"), "--out", str(tmp_path / "x"), "--vocab-size", "-1"]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: --vocab-size is -1; it must be 1 or more")
 
 
 def test_words_become_fields():

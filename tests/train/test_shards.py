@@ -210,3 +210,29 @@ def test_documents_and_splits_out_of_range(folder):
         shards.valid.document(3)
     with pytest.raises(InputError, match='no split "test"; one of train, valid'):
         shards.split("test")
+
+
+def test_no_run_and_no_published_checkpoint_is_written_over(tokenizer, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="holds a published checkpoint; take another folder for shards"):
+            write_shards(["one", "two"], tokenizer, tmp_path, overwrite=overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_request_to_stop_leaves_nothing_unfinished(folder, tokenizer, tmp_path, capsys):
+    from zoo.command_line import run
+
+    def documents():
+        yield "one stone"
+        signal.raise_signal(signal.SIGTERM)
+        yield "two stones"
+
+    for place, overwrite in ((tmp_path / "new", False), (folder, True)):
+        def prepare(place=place, overwrite=overwrite):
+            write_shards(documents(), tokenizer, place, overwrite=overwrite, progress=False)
+
+        assert run("train", {"prepare": lambda: prepare()}, ["prepare"]) == 143
+        assert capsys.readouterr().err == "terminated\n"
+    assert not (tmp_path / "new").exists() and not (folder / ".unfinished").exists()
+    open_shards(folder, tokenizer, verify=True)

@@ -1,5 +1,7 @@
 """import, export and show say what they did; what is empty or impossible is refused in one line."""
 
+import signal
+
 import jax
 import pytest
 
@@ -118,3 +120,90 @@ def test_export_looks_at_its_folder_before_it_reads_weights(folder, tmp_path, mo
     ):
         assert zoo_command("export", folder, tmp_path / place, *more) == 2
         assert said in capsys.readouterr().err
+
+
+def files_of(folder) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("export", "run", "run"), "is the source itself"),
+        (("import", "model", "model"), "is the source itself"),
+        (("import", "model", "link"), "is the source itself"),
+        (("export", "run/checkpoints/0", "run"), "is the source itself"),
+        (("export", "run/checkpoints/0", "run/checkpoints/1"), "lies in the source"),
+        (("export", "run", "run/out"), "lies in the source"),
+        (("export", "run", "PARENT"), "holds the source"),
+        (("import", "x.gguf", "PARENT"), "holds the source"),
+        (("export", "model", "run"), "holds an imported checkpoint, not one that export wrote"),
+        (("export", "model", "trained"), "holds a training run"),
+        (("import", "model", "trained"), "holds a training run"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_no_source_and_no_run_is_written_over(words, said, more, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    import_checkpoint("model", tmp_path / "run")
+    (tmp_path / "link").symlink_to("model")
+    (tmp_path / "x.gguf").write_text("")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained" / "config.json").write_text('{"model": {}, "train": {}}')
+    (tmp_path / "trained" / "metrics.jsonl").write_text("")
+    before = files_of(tmp_path)
+    capsys.readouterr()
+    assert zoo_command(*(tmp_path if word == "PARENT" else word for word in words), *more) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and (said in error or (not more and "is not empty" in error))
+    assert files_of(tmp_path) == before
+
+
+def test_an_imported_checkpoint_is_imported_anew(folder, tmp_path):
+    import_checkpoint(str(folder), tmp_path / "run")
+    (tmp_path / "run" / "tokenizer" / "old").write_text("")
+    import_checkpoint(str(folder), tmp_path / "run", overwrite=True)
+    assert not (tmp_path / "run" / "tokenizer" / "old").exists()
+
+
+def test_a_step_that_is_not_there_names_those_that_are(folder, tmp_path, capsys):
+    import_checkpoint(str(folder), tmp_path / "run")
+    capsys.readouterr()
+    assert zoo_command("export", tmp_path / "run" / "checkpoints" / "7", tmp_path / "out") == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'run'} has no checkpoint of step 7; it has those of 0\n"
+
+
+def test_show_says_nothing_before_its_error(capsys):
+    assert zoo_command("show", "gpt2", "--seq-len", "-5") == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("number, code, said", [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
+def test_a_stop_while_orbax_writes_leaves_nothing(number, code, said, folder, tmp_path, monkeypatch, capsys):
+    import orbax.checkpoint as ocp
+
+    begin = ocp.StandardCheckpointer.save
+
+    def save(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        signal.raise_signal(number)  # its writer is at work in other threads
+
+    monkeypatch.setattr(ocp.StandardCheckpointer, "save", save)
+    before = signal.getsignal(number)
+    assert zoo_command("import", folder, tmp_path / "run") == code
+    assert capsys.readouterr() == ("", f"{said}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"] and signal.getsignal(number) == before
+
+
+def test_a_full_disk_under_orbax_is_one_line(folder, tmp_path, monkeypatch, capsys):
+    import orbax.checkpoint as ocp
+
+    def fail(self, *args, **kwargs):
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing local file: No space left on device [source locations]")
+
+    monkeypatch.setattr(ocp.StandardCheckpointer, "save", fail)
+    assert zoo_command("import", folder, tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: no space left on the disk at {tmp_path / 'run'}") and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

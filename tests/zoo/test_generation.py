@@ -7,6 +7,7 @@ import pytest
 
 import zoo
 from zoo.errors import InputError
+from zoo.generation import WANTED
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 NEW = 5
@@ -124,6 +125,17 @@ def test_texts_keep_the_space_between_the_prompt_and_what_follows(made):
         ),
         ([[1]], {"temperature": 1.0}, "sampling above temperature 0 needs a key, such as jax.random.key(0)"),
         ([[1]], {"top_k": 49, "key": 0}, "top_k is 49; it must be from 0 (off) to the vocabulary's 48"),
+        ([[1]], {"temperature": 1.0, "key": 3}, "key: 3 is no random key; give one, such as jax.random.key(0)"),
+        ([1, 2], {}, f"a prompt is 1; {WANTED}"),
+        (None, {}, f"prompts are a NoneType; {WANTED}"),
+        (np.asarray([1, 2]), {}, f"prompts are int64 of shape (2,); {WANTED}"),
+        (np.asarray([[1.5]]), {}, f"prompts are float64 of shape (1, 1); {WANTED}"),
+        ([[1.5]], {}, "id 1.5 is no whole number"),
+        (
+            np.asarray([[1, 2]]),
+            {"padding_mask": np.asarray([[0.0, -1e9]])},
+            "padding_mask must be of 0 and 1 (1 on real tokens), of the prompts' shape (1, 2)",
+        ),
         (["hello"], {}, "prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)"),
     ],
 )

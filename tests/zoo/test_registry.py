@@ -69,3 +69,9 @@ def test_unknown_names_give_the_nearest():
         zoo.create("gpt2", num_layer=3)
     with pytest.raises(InputError, match="^num_heads 5 does not divide embed_dim 768; nearest that does: 4"):
         zoo.create("gpt2", num_heads=5)
+    with pytest.raises(InputError, match='^there is no model "GPT2"; did you mean "gpt2"'):
+        zoo.create("GPT2")
+    with pytest.raises(InputError, match='^there is no model "BERT-bse"; did you mean "bert-base"'):
+        zoo.create("BERT-bse")
+    with pytest.raises(InputError, match="^create takes a name or a ModelConfig, not a list$"):
+        zoo.create(["gpt2"])

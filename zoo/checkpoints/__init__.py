@@ -39,6 +39,8 @@ __all__ = ["export", "load", "load_config"]
 ENDINGS = (SINGLE, PICKLED, ".gguf", ".onnx")
 LOADABLE = tuple(name for name, package in CHECKPOINTS.items() if any(m.endswith(ENDINGS) for m in package.members))
 
+MAX_NAME = 255  # bytes of one name, on every file system that we know
+
 
 def load(
     path: str | os.PathLike[str], mesh: Mesh | None = None, dtype: str | None = None
@@ -117,9 +119,15 @@ def export(
 
 def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
     """The module that reads `path`, and the place it reads."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise InputError(f"the path is a {type(path).__name__}; name a folder, a GGUF file or a package")
     name = os.fspath(path)
+    if name.lower().startswith(("http://", "https://")):
+        raise InputError(f'"{name:.80}" is an address, and nothing is downloaded from there: name a folder of its files')
     if not name.strip():
         raise InputError(f'the path is empty; name a folder, a GGUF file or a package: {", ".join(LOADABLE)}')
+    if "\0" in name or any(len(os.fsencode(part)) > MAX_NAME for part in name.split("/")):
+        raise InputError(f'no folder "{name:.80}": no file system has such a name'.replace("\0", "\\0"))
     place = epath.Path(name)
     if "://" not in name:
         place = epath.Path(os.path.abspath(os.path.expanduser(name)))
@@ -128,7 +136,7 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
             raise InputError(f'the package "{name}" is in a format that is not read; these are: {", ".join(LOADABLE)}')
         place = epath.Path(fetch(name))
     if not place.exists():
-        raise InputError(_not_found(name))
+        raise InputError(run_folder.no_step(name) or _not_found(name))
     local = Path(os.fspath(place))
     if gguf_models.is_gguf(local):
         return gguf_models, local

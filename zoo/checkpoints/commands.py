@@ -10,7 +10,7 @@ from zoo.checkpoints import export as export_folder
 from zoo.checkpoints import load, run_folder
 from zoo.checkpoints.belongings import tokenizer_of
 from zoo.checkpoints.safetensors_out import shard_bytes
-from zoo.checkpoints.whole_folder import require_free, whole_folder
+from zoo.checkpoints.whole_folder import require_apart, require_free, whole_folder
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.output_folder import require_folder
@@ -31,7 +31,8 @@ def import_checkpoint(path: str, out: Path, overwrite: bool = False) -> None:
         python -m zoo import SmolLM2-135M-Instruct.Q4_1.gguf runs/smollm2
     """
     _named(out)
-    with whole_folder(Path(out).absolute(), overwrite) as work:
+    require_apart(path, Path(out))
+    with whole_folder(Path(out).absolute(), overwrite, run=True) as work:
         model, params = load(path)
         tokenizer = _tokenizer(path)
         run_folder.save(model, params, work, tokenizer)
@@ -60,6 +61,7 @@ def export_checkpoint(
     """
     _named(out)
     shard_bytes(max_shard_size)
+    require_apart(run, Path(out))
     target = Path(out).expanduser().absolute()
     require_free(target, overwrite)
     require_folder(target.parent)  # it is made beside its place, and then renamed

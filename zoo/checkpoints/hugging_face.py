@@ -49,6 +49,7 @@ from zoo.errors import InputError, nearest
 from zoo.layer_config import shortest_pattern
 from zoo.model import Model
 from zoo.summary import count_parameters
+from zoo.tokenizer_export import published_files
 
 FORMATS: dict[str, Format] = {
     **bert.FORMATS,
@@ -238,7 +239,7 @@ def export(
                 f"position_offset={given + 1}"
             )
         values[f"{name}_token_id"] = given if said is None else said
-    files = dict(tokenizer.files()) if tokenizer is not None else {}
+    files = published_files(tokenizer) if tokenizer is not None else {}
     with whole_folder(folder, overwrite) as work:
         (work / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         write_shards(work, tensors, max_shard_bytes)

@@ -1,8 +1,11 @@
 """Orbax without reports of its own: what fails is raised, and told in one line by whoever catches it."""
 
 import contextlib
+import errno
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,3 +33,42 @@ def quiet_restore() -> Iterator[None]:
     yield
     if sys.unraisablehook is hook:
         sys.unraisablehook = before
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error, however the layers below report it."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if any(said in str(error) for said in ("No space left on device", "Disk quota exceeded")):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextlib.contextmanager
+def held_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM wait for the end of the block, so that none meets Orbax's writers half-way.
+
+    They would go on filling a folder that is being removed, or outlive the interpreter. A second signal does not wait.
+    """
+    before, received = {}, []
+
+    def restore():
+        while before:
+            signal.signal(*before.popitem())
+
+    def hold(number, frame):
+        del frame
+        received.append(number)
+        restore()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        restore()
+        if received:
+            signal.raise_signal(received[0])

@@ -7,7 +7,9 @@
 A step counts once Orbax has finished it: renamed to its number on a disk, marked on an object store.
 """
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import jax
 from etils import epath
 
 from zoo.checkpoints.keys import report
-from zoo.checkpoints.orbax_quiet import quiet_logs, quiet_restore
+from zoo.checkpoints.orbax_quiet import held_signals, is_full, quiet_logs, quiet_restore
 from zoo.checkpoints.placing import Placing, flatten
 from zoo.config import ModelConfig
 from zoo.errors import InputError
@@ -104,6 +106,16 @@ def damaged(where: epath.Path, error: Exception, remedy: str = ELSEWHERE) -> str
     return f"{where}: its files are damaged or missing; {remedy} ({said})"
 
 
+def no_step(name: str) -> str:
+    """The line for run/checkpoints/<step> that is not there, "" where `name` is no such path in a run."""
+    path = epath.Path(os.path.abspath(os.path.expanduser(name)))
+    if not path.name.isdigit() or path.parent.name != CHECKPOINTS or not path.parent.is_dir():
+        return ""
+    steps = sorted(int(entry.name) for entry in path.parent.iterdir() if entry.name.isdigit())
+    has = f"it has those of {', '.join(map(str, steps))}" if steps else "it has none yet"
+    return f"{path.parent.parent} has no checkpoint of step {path.name}; {has}"
+
+
 def load_config(path: epath.Path) -> ModelConfig:
     """The ModelConfig of a run folder, or of the run that a step belongs to."""
     return read_config(path if (path / CHECKPOINTS).is_dir() else path.parent.parent)
@@ -146,13 +158,20 @@ def read_config(run: epath.Path) -> ModelConfig:
 
 
 def save(model: Model, params: dict[str, Any], folder: Path, tokenizer: Any = None) -> None:
-    """Fills an empty local `folder` as a run of step 0, from which training can start."""
+    """Fills an empty local `folder` as a run of step 0, from which training can start. A full disk is an OSError."""
     import orbax.checkpoint as ocp
+
+    quiet_logs()
 
     settings = json.dumps({"model": model.config.to_dict()}, indent=2)
     (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
     if tokenizer is not None:
         tokenizer.save(folder / "tokenizer")
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((folder / CHECKPOINTS / "0" / "params").absolute(), params)
+    try:
+        with held_signals(), ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save((folder / CHECKPOINTS / "0" / "params").absolute(), params)
+    except Exception as error:
+        if is_full(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from None
+        raise
 

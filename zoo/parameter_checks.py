@@ -1,0 +1,58 @@
+"""Whether a tree of parameters is the one that a model has, told in one line with the first path that is not."""
+
+import functools
+from typing import Any
+
+import jax
+
+from zoo.config import ModelConfig
+from zoo.errors import InputError
+from zoo.forward import initialise
+
+
+def check_parameters(config: ModelConfig, params: Any) -> None:
+    """Paths and shapes are those of the config's own parameters; dtypes may be any.
+
+    A tree that passed is known again by its structure and shapes, so that a call costs microseconds.
+
+    Raises:
+        InputError: a path too many, too few or of another shape; looped parameters in a scanned model or the reverse.
+    """
+    if params is None:
+        raise InputError("params are None; give what model.init or zoo.load returned")
+    leaves, structure = jax.tree.flatten(params)
+    _check(config, structure, tuple(getattr(leaf, "shape", type(leaf)) for leaf in leaves))
+
+
+@functools.lru_cache(maxsize=512)
+def _check(config: ModelConfig, structure: Any, shapes: tuple) -> None:
+    found, wanted = _by_path(jax.tree.unflatten(structure, shapes)), _expected(config)
+    for path in sorted({*found, *wanted}):
+        if path not in wanted:
+            raise InputError(f"params have {path}, which this model has not{_way_over(config, found)}")
+        if path not in found:
+            none = "; there are none at all: use model.init or zoo.load" if not found else _way_over(config, found)
+            raise InputError(f"params lack {path}{none}")
+        if isinstance(found[path], type):
+            raise InputError(f"params: {path} is a {found[path].__name__} and no array")
+        if found[path] != wanted[path]:
+            raise InputError(f"params: {path} has shape {found[path]}; this model's has {wanted[path]}")
+
+
+@functools.lru_cache(maxsize=128)
+def _expected(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    shapes = jax.eval_shape(lambda: initialise(jax.random.key(0), config=config))
+    return _by_path(jax.tree.map(lambda leaf: tuple(leaf.shape), shapes))
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, tuple | type))
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
+
+
+def _way_over(config: ModelConfig, found: dict[str, Any]) -> str:
+    looped = any(path.startswith("blocks/layer_") for path in found)
+    if config.shared_layers or looped != config.scan or not any(path.startswith("blocks/") for path in found):
+        return ""
+    kind, way = ("looped", "stack_layers") if looped else ("scanned", "unstack_layers")
+    return f"; these are {kind}: zoo.{way}(params, model.config) turns them"
