@@ -12,13 +12,15 @@ what another wrote.
 """
 
 import base64
-import errno
+import contextlib
 import math
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 from train.state import TrainState
-from zoo.checkpoints.orbax_quiet import quiet_logs, quiet_restore
+from zoo.checkpoints.orbax_quiet import is_full, quiet_logs, quiet_restore
 from zoo.checkpoints.run_folder import check_shapes, damaged
 from zoo.errors import InputError
 
@@ -40,13 +42,15 @@ class Checkpoints:
         from orbax.checkpoint import checkpoint_managers as managers
 
         quiet_logs()
+        self._quiet = contextlib.ExitStack()
+        self._quiet.enter_context(quiet_restore())  # its writers work on between two calls
         policies = [managers.LatestN(keep_last)]
         if keep_best:
             policies.append(managers.BestN(get_metric_fn=_valid_loss, reverse=True, n=keep_best))
         if keep_every:
             policies.append(managers.EveryNSteps(keep_every))
         self.folder = Path(folder).absolute()
-        self._ocp = ocp
+        self._ocp, self._disk = ocp, _disk(self.folder)
         options = ocp.CheckpointManagerOptions(
             best_fn=_valid_loss,
             best_mode="min",
@@ -58,6 +62,8 @@ class Checkpoints:
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
+            if is_full(error):
+                raise InputError(f"no space left on the disk at {self.folder}; free some and run it again") from error
             raise InputError(f"cannot keep checkpoints in {self.folder} ({error.strerror or error})") from error
         except ValueError as error:  # a damaged metrics file of a step
             raise InputError(
@@ -97,7 +103,7 @@ class Checkpoints:
         args, step = self._ocp.args, int(state.step)
         files = {name: base64.b64encode(data).decode() for name, data in tokenizer_files.items()}
         rest = {"step": state.step, "opt_state": state.opt_state, "key": state.key}
-        with _disk(self.folder):
+        with self._disk:
             self._manager.save(
                 step,
                 args=args.Composite(
@@ -153,36 +159,47 @@ class Checkpoints:
         Raises:
             InputError: there was no space for one.
         """
-        with _disk(self.folder):
+        with self._disk:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, and ends the manager's threads."""
-        with _disk(self.folder):
-            self._manager.close()
+        """Waits, and ends the manager's threads. A save that a full disk broke off is cleared away."""
+        try:
+            with self._disk:
+                self._manager.close()
+        finally:
+            if self._disk.full:
+                clear_halves(self.folder)
+            else:
+                self._quiet.close()
 
 
 class _disk:
     """Turns a full disk, however the layers below report it, into one line."""
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        self.folder, self.full = folder, False
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, error, trace):
         del kind, trace
-        cause = error
-        while cause is not None:
-            full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
-            if full or any(said in str(cause) for said in ("No space left on device", "Disk quota exceeded")):
-                raise InputError(
-                    f"no disk space left for a checkpoint in {self.folder}; free some and run the same command again: "
-                    "it goes on from the last complete one"
-                ) from error
-            cause = cause.__cause__ or cause.__context__
+        if is_full(error):
+            self.full = True
+            raise InputError(
+                f"no space left on the disk at {self.folder} for a checkpoint; free some and run the same command "
+                "again: it goes on from the last complete one"
+            ) from error
         return False
+
+
+def clear_halves(folder: Path, tries: int = 10) -> None:
+    """Removes saves that were broken off, and what Orbax's threads, which cannot be waited for, still add to them."""
+    for _ in range(tries):
+        for half in folder.glob("*.orbax-checkpoint-tmp*"):
+            shutil.rmtree(half, ignore_errors=True)
+        time.sleep(0.1)
 
 
 def _valid_loss(metrics: dict[str, Any]) -> float:

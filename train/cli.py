@@ -51,7 +51,7 @@ def prepare(
         python -m train prepare my-texts/ --out data/mine --vocab-size 16000
         python -m train prepare more.jsonl --out data/more --tokenizer data/mine
     """
-    from train.data.shards import MANIFEST, check_held_out, write_shards
+    from train.data.shards import MANIFEST, check_held_out, require_no_checkpoint, write_shards
     from train.data.sources import corpus as find_corpus
     from train.vocabulary import train_vocabulary
     from zoo.tokenizer import load_tokenizer
@@ -60,9 +60,12 @@ def prepare(
     if out is None:
         raise InputError('missing --out for "train prepare": the shard folder to make, such as --out data/mine')
     require_folder(out)
+    require_no_checkpoint(out)
     if (out / MANIFEST).exists() and not overwrite:
         raise InputError(f"{out} holds finished shards; use them, or add --overwrite to make them anew")
     check_held_out(valid_fraction, min_valid)
+    if vocab_size < 1 and not tokenizer:
+        raise InputError(f"vocab_size is {vocab_size}; it must be 1 or more, such as 8192")
     print(f"text: {text.name}" + (f" ({text.licence})" if text.licence else ""))
     if tokenizer:
         found = load_tokenizer(tokenizer)
@@ -102,6 +105,8 @@ def _option(name: str) -> tuple[str, Any, Any]:
         metavar = "{" + ",".join(typing.get_args(hint)) + "}"
     if name == "decay":
         metavar, default = "STR [STR ...]", " ".join(default)
+    if name == "objective":
+        default = "by the model: masked_lm where it sees both ways, else next_token"
     shown = tyro.conf.arg(
         help=text, metavar=metavar, help_behavior_hint=f"(default: {default})" if default != "" else ""
     )
@@ -178,11 +183,13 @@ def resolve(given: Pretrain) -> RunConfig:
     """
     from train.data.shards import open_shards
     from train.objectives import fit_model
+    from train.run_folder import require_own
 
     sources = [name for name in ("config", "recipe", "model") if getattr(given, name)]
     if "config" in sources and "recipe" in sources:
         raise InputError("--config and --recipe are both given; a run starts from one of them")
     require_folder(given.run_folder)
+    require_own(given.run_folder)
     own = given.run_folder / "config.json"
     base, train, preset, changes = None, TrainConfig(), given.model, {}
     if given.config or (not sources and own.exists()):
@@ -200,14 +207,14 @@ def resolve(given: Pretrain) -> RunConfig:
     options = {name: value for name, value in options.items() if value is not None}
     if options.get("data"):
         options["data"] = os.path.abspath(options["data"])
+    if given.model and not given.recipe and base is None:
+        options.setdefault("objective", _usual_objective(preset))
     train = train.replace(**options)
     if not train.data:
         raise InputError("no data to train on: add --data FOLDER, as python -m train prepare makes it")
     if base is not None and not given.model:
         model = _created(base.model, changes)
     else:
-        if "objective" not in options and not given.recipe and base is None:
-            train = train.replace(objective=_usual_objective(preset))
         fitted = fit_model(_preset(preset), train, open_shards(train.data).vocab_size)
         model = _created(fitted, changes)
     return RunConfig(model, train)

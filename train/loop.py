@@ -179,8 +179,10 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
         finally:
             if hasattr(feed, "close"):
                 feed.close()
-            log.close()
-            checkpoints.close()
+            try:
+                log.close()
+            finally:  # also where the disk is full
+                checkpoints.close()
         if signals.received:
             display.say(f"stopped at step {done:,} of {train.steps:,}, saved; the same command goes on from there")
             raise SystemExit(128 + signals.received)

@@ -13,6 +13,24 @@ from typing import Any
 
 from train.config import RunConfig
 from zoo.errors import InputError
+from zoo.output_folder import held
+
+PARTS = ("config.json", "metrics.jsonl", "checkpoints", "tokenizer", "tensorboard", "loss.png")
+
+
+def require_own(path: Path) -> None:
+    """Raises InputError where a folder holds anything but a training run, so that no run is begun on top of it."""
+    what = held(path)
+    if what == "an imported checkpoint":
+        raise InputError(f"{path} holds {what}, and no run; take another folder, with --start-from {path}")
+    if what and what != "a training run":
+        raise InputError(f"{path} holds {what}, and no run; take another folder")
+    if what and (path / "config.json").exists() and "train" not in _json(path / "config.json"):
+        raise InputError(f"{path / 'config.json'} is not that of a training run; take another folder")
+    if not what and path.is_dir():
+        other = sorted(entry.name for entry in path.iterdir() if entry.name[0] != "." and entry.name not in PARTS)
+        if other:
+            raise InputError(f"{path} holds {other[0]}, and no run; take another folder")
 
 
 class RunFolder:
@@ -24,12 +42,13 @@ class RunFolder:
         writes: whether this process makes, locks and fills the folder; of several in one run the first alone does.
 
     Raises:
-        InputError: other settings than the folder's, naming them; another process at work in it; a folder that cannot
-            be written.
+        InputError: a folder of other things; other settings than the folder's, naming them; another process at work in
+            it; a folder that cannot be written.
     """
 
     def __init__(self, path: str | Path, config: RunConfig, *, writes: bool = True):
         self.path, self.writes, self._lock = Path(path).absolute(), writes, None
+        require_own(self.path)
         try:
             if writes:
                 self.path.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,10 @@ def check_shapes(config: ModelConfig, given: Inputs) -> None:
             raise InputError(f"{name} must be integers, not {value.dtype}")
     for name in MASKS:
         value = getattr(given, name)
-        if value is not None and not (value.dtype == bool or jnp.issubdtype(value.dtype, jnp.integer)):
+        if value is None or value.dtype == bool or jnp.issubdtype(value.dtype, jnp.integer):
+            continue
+        # Floats whose values can be seen may pass; additive masks (0 on real tokens, -1e9 on padding) may not.
+        if not _concrete(value) or not np.isin(np.asarray(value), (0, 1)).all() or not np.asarray(value).any():
             raise InputError(f"{name} {ZEROS_AND_ONES}, not {value.dtype}")
     at = given.logits_at
     if at is not None and (at.ndim != 2 or at.shape[0] != batch):

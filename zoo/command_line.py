@@ -5,8 +5,8 @@ the help: the first line is the summary, `Args:` describes the options, and an `
 Keyword parameters are options (`--learning-rate`); those before a `/` in the signature are positional. Required ones
 may be written either way, as in a Python call: `import A B`, `import A --out B`, `import --path A --out B`.
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted, 143 terminated, else what the function returns. An exception that
-is not known to be the input's fault keeps its traceback; ONEBLOCK_TRACEBACK=1 keeps every one.
+Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted, 143 terminated, else what the function returns.
+An exception that is not known to be the input's fault keeps its traceback; ONEBLOCK_TRACEBACK=1 keeps every one.
 """
 
 import contextlib

@@ -182,7 +182,7 @@ def _as_batch(prompts, padding_mask, tokenizer, vocab_size) -> tuple[jax.Array, 
             raise InputError(f"prompts are {tokens.dtype} of shape {tokens.shape}; {WANTED}")
         mask = np.ones(tokens.shape, np.int32) if padding_mask is None else np.asarray(padding_mask)
         if mask.shape != tokens.shape or not np.isin(mask, (0, 1)).all():
-            raise InputError(f"padding_mask must be of 0 and 1 (1 on real tokens), of the prompts' shape {tokens.shape}")
+            raise InputError(f"padding_mask must be of 1 (real tokens) and 0, of the prompts' shape {tokens.shape}")
         rows = [row[real != 0].tolist() for row, real in zip(tokens, mask, strict=True)]
     else:
         if isinstance(prompts, str):

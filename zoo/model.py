@@ -128,6 +128,7 @@ def with_head(
     Raises:
         InputError: a change would alter the shape of the backbone.
     """
+    require_key("key", key)
     changed = Model(model.config.replace(**changes))
     shapes = changed.init_shapes()
     fresh_names = [name for name in shapes if name not in params]

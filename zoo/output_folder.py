@@ -28,8 +28,8 @@ def held(folder: str | os.PathLike[str]) -> str:
     """What of ours or of a publisher's lies in a folder, so that nothing else is written over it.
 
     Returns:
-        "a training run", "an imported checkpoint" (a run that no training has touched), "token shards", "a published
-        checkpoint", or "" for none of these.
+        "a training run", "an imported checkpoint" (a run that no training has touched), "a fine-tuned checkpoint",
+        "token shards", "a published checkpoint", or "" for none of these.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -43,6 +43,8 @@ def held(folder: str | os.PathLike[str]) -> str:
     if (path / "metrics.jsonl").exists() or "train" in keys and "model" in keys:
         return "a training run"
     if (path / "checkpoints").is_dir():
+        if "finetune" in keys:
+            return "a fine-tuned checkpoint"
         return "an imported checkpoint" if "model" in keys else "a training run"
     if (path / "manifest.json").exists():
         return "token shards"

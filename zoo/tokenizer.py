@@ -305,7 +305,7 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
     if not name.strip():
         raise InputError("the path of the tokenizer is empty; name a folder or a file")
     if "://" in name:
-        raise InputError(f'"{name:.80}" is an address, and tokenizers are read from folders and files: download it first')
+        raise InputError(f'"{name:.80}" is an address, from which nothing is downloaded: name a folder or a file')
     place = Path(name)
     if not os.path.exists(name):  # False for names that are too long, where Path.exists raises
         if name not in CHECKPOINTS:

@@ -1,8 +1,8 @@
 """A SentencePiece vocabulary as tokenizer.json, so that other programs cut text into the same ids.
 
 A bare tokenizer.model is read by the reference library as the family's own kind of tokenizer says, byte pairs for most,
-and a unigram vocabulary then gives other ids without a word. tokenizer.json says all that a tokenizer does. One thing it
-cannot say: special pieces and byte pieces ("<s>", "<0x41>") that a text spells out are text to SentencePiece.
+and a unigram vocabulary then gives other ids without a word. tokenizer.json says all that a tokenizer does, but for one
+thing: special pieces and byte pieces ("<s>", "<0x41>") that a text spells out are text to SentencePiece alone.
 """
 
 import json

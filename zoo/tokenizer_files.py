@@ -57,8 +57,9 @@ def read(place: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[str, b
         raise InputError(f"no file or folder {place}")
     for folder in (place, place / "tokenizer"):
         settings = folder / "tokenizer_config.json"
-        if settings.is_file() and MARK in _json(_bytes(settings), settings):
-            return _read_file(folder / "tokenizer.model")
+        original = folder / "tokenizer.model"
+        if original.is_file() and settings.is_file() and MARK in _json(_bytes(settings), settings):
+            return _read_file(original)
         for name in ("tokenizer.json", *SENTENCEPIECE_NAMES, "vocab.txt"):
             if (folder / name).is_file():
                 return _read_file(folder / name)

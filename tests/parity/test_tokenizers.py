@@ -149,7 +149,7 @@ def test_our_own_vocabularies_open_in_every_family(tmp_path, preset):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert len(theirs) == own.vocab_size
     for text in MORE:
-        if "<0x" not in text:  # a byte piece spelled in a text is that byte in tokenizer.json, and text in SentencePiece
+        if "<0x" not in text:  # a byte piece that a text spells out is that byte to tokenizer.json
             assert theirs.encode(text, add_special_tokens=False) == own.encode(text), text
     for role in ("bos", "eos", "pad", "unk", "cls", "sep", "mask"):
         assert getattr(theirs, f"{role}_token_id") == getattr(own, f"{role}_id")

@@ -134,11 +134,13 @@ def test_a_full_disk_is_one_line(state, tmp_path, monkeypatch, error):
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._manager, "save", fail)
-        with pytest.raises(InputError, match="no disk space left for a checkpoint in") as caught:
+        with pytest.raises(InputError, match="no space left on the disk at .* for a checkpoint") as caught:
             checkpoints.save(state, {}, FILES)
     assert "\n" not in str(caught.value)
     checkpoints.save(state, {}, FILES)
+    (tmp_path / "9.orbax-checkpoint-tmp" / "params").mkdir(parents=True)  # what the failed save left
     checkpoints.close()
+    assert [entry.name for entry in tmp_path.iterdir()] == [str(int(state.step))]
 
 
 # One process that is copied before jax starts, once for every place where a save touches the disk; each copy saves

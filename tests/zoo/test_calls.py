@@ -62,7 +62,7 @@ def test_inputs_that_are_no_array(params, inputs, message):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (0.0, f"padding_mask {MASK}, not float32"),
+        (-1e9, f"padding_mask {MASK}, not float32"),
         (0.5, f"padding_mask {MASK}, not float32"),
         (np.nan, f"padding_mask {MASK}, not float32"),
         (2, f"padding_mask {MASK}; it holds 2 at (1, 3)"),
@@ -83,6 +83,9 @@ def test_masks_may_be_bool_or_whole(params):
     mask = np.array([[1, 1, 1, 0]] * 2)
     found = [GPT.apply(params[GPT], ONES, padding_mask=mask.astype(kind)).logits for kind in (bool, np.uint8, int)]
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+    assert np.array_equal(found[0], GPT.apply(params[GPT], ONES, padding_mask=mask.astype(np.float32)).logits)
+    additive = np.zeros((2, 4))  # of rows without padding
+    assert line(GPT.apply, params[GPT], ONES, padding_mask=additive) == f"padding_mask {MASK}, not float32"
 
 
 # Parameters ----------------------------------------------------------------------------------------------------------
@@ -135,6 +138,7 @@ def test_keys_that_are_none(params):
     said = "is no random key; give one, such as jax.random.key(0)"
     assert line(GPT.init, 0) == f"key: 0 {said}"
     assert line(GPT.apply, params[GPT], ONES, dropout_key=3) == f"dropout_key: 3 {said}"
+    assert line(zoo.with_head, GPT, params[GPT], head="none", key=5) == f"key: 5 {said}"
     assert jax.tree.structure(GPT.init(jax.random.PRNGKey(0))) == jax.tree.structure(params[GPT])
     old = GPT.apply(params[GPT], ONES, dropout_key=np.asarray(jax.random.PRNGKey(0)))
     assert np.array_equal(old.logits, GPT.apply(params[GPT], ONES).logits)

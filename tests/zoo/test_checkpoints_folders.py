@@ -292,7 +292,7 @@ def test_paths_that_are_none():
 
     for path, kind in ((None, "NoneType"), (b"abc", "bytes"), (5, "int"), (["a"], "list")):
         assert line(path) == f"the path is a {kind}; name a folder, a GGUF file or a package"
-    said = '"https://host/model" is an address, and nothing is downloaded from there: name a folder of its files'
+    said = '"https://host/model" is an address, from which nothing is downloaded: name a folder of its files'
     assert line("https://host/model") == said
     assert line("x" * 5000) == f'no folder "{"x" * 80}": no file system has such a name'
     assert line("a\0b") == 'no folder "a\\0b": no file system has such a name'

@@ -134,7 +134,7 @@ def test_texts_keep_the_space_between_the_prompt_and_what_follows(made):
         (
             np.asarray([[1, 2]]),
             {"padding_mask": np.asarray([[0.0, -1e9]])},
-            "padding_mask must be of 0 and 1 (1 on real tokens), of the prompts' shape (1, 2)",
+            "padding_mask must be of 1 (real tokens) and 0, of the prompts' shape (1, 2)",
         ),
         (["hello"], {}, "prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)"),
     ],

@@ -41,6 +41,7 @@ def test_what_a_folder_holds_by_its_names_and_settings(tmp_path):
         ("run", {"config.json": '{"model": {}, "train": {}}', ".lock": ""}, "a training run"),
         ("lost", {"metrics.jsonl": "", "checkpoints/1/params": ""}, "a training run"),
         ("imported", {"config.json": '{"model": {}}', "checkpoints/0/params": ""}, "an imported checkpoint"),
+        ("tuned", {"config.json": '{"model": {}, "finetune": {}}', "checkpoints/0/x": ""}, "a fine-tuned checkpoint"),
         ("published", {"config.json": '{"model_type": "gpt2"}'}, "a published checkpoint"),
         ("weights", {"model.safetensors": ""}, "a published checkpoint"),
         ("shards", {"manifest.json": "{}", "tokenizer/vocab.txt": ""}, "token shards"),

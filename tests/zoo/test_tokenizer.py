@@ -326,8 +326,9 @@ def test_ids_are_never_cut_to_whole_numbers(own):
 
 def test_conversations_that_are_none(own):
     good = 'give a list of dicts with "role" and "content"'
+    cases = (("hi", "messages are a str"), ({"role": "user"}, "messages are a dict"), (["x"], "message 0"))
     for call in (own.chat, own.chat_text):
-        for wrong, said in (("hi", "messages are a str"), ({"role": "user"}, "messages are a dict"), (["x"], "message 0")):
+        for wrong, said in cases:
             with pytest.raises(InputError, match=f"^{said}.*; {good}$"):
                 call(wrong)
 

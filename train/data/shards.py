@@ -24,6 +24,7 @@ from train.data.holdout import HoldOut
 from train.data.progress import Progress
 from zoo.atomic_file import write_atomically
 from zoo.errors import InputError
+from zoo.output_folder import held
 from zoo.tokenizer import Tokenizer
 
 FORMAT = "oneblock-shards-1"
@@ -124,6 +125,13 @@ def check_held_out(valid_fraction: float, min_valid: int) -> None:
         raise InputError(f"min_valid is {min_valid}; it must be 0, to set none aside, or more")
 
 
+def require_no_checkpoint(folder: str | os.PathLike) -> None:
+    """Refuses a folder of a run or of a published checkpoint: shards would replace its tokenizer."""
+    what = held(folder)
+    if what not in ("", "token shards"):
+        raise InputError(f"{folder} holds {what}; take another folder for shards")
+
+
 def write_shards(
     documents: Iterable[str | Sequence[int]],
     tokenizer: Tokenizer,
@@ -165,6 +173,7 @@ def write_shards(
             the vocabulary, finished shards in the way, or a folder that cannot be written.
     """
     check_held_out(valid_fraction, min_valid)
+    require_no_checkpoint(folder)
     folder = Path(folder)
     if (folder / MANIFEST).exists() and not overwrite:
         raise InputError(f"{folder} holds finished shards; open them, or make them anew (overwrite=True, --overwrite)")
@@ -245,6 +254,9 @@ def open_shards(folder: str | os.PathLike, tokenizer: Tokenizer | None = None, *
             or shards of another tokenizer.
     """
     folder = Path(folder)
+    if folder.is_file():
+        make = f"python -m train prepare {folder} --out data/mine"
+        raise InputError(f"{folder} is a file, not a folder of shards; make some of it: {make}")
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:

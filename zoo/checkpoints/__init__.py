@@ -123,7 +123,7 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
         raise InputError(f"the path is a {type(path).__name__}; name a folder, a GGUF file or a package")
     name = os.fspath(path)
     if name.lower().startswith(("http://", "https://")):
-        raise InputError(f'"{name:.80}" is an address, and nothing is downloaded from there: name a folder of its files')
+        raise InputError(f'"{name:.80}" is an address, from which nothing is downloaded: name a folder of its files')
     if not name.strip():
         raise InputError(f'the path is empty; name a folder, a GGUF file or a package: {", ".join(LOADABLE)}')
     if "\0" in name or any(len(os.fsencode(part)) > MAX_NAME for part in name.split("/")):

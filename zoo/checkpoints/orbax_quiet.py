@@ -11,13 +11,18 @@ from typing import Any
 
 
 def quiet_logs() -> None:
-    """No lines of its logger."""
+    """No lines of its logger, nor of asyncio's about writes that a full disk refused beside the one that is told."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(_not_of_a_full_disk)
+
+
+def _not_of_a_full_disk(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and is_full(record.exc_info[1]))
 
 
 @contextlib.contextmanager
 def quiet_restore() -> Iterator[None]:
-    """Nothing is printed for reads that are still on their way when another one has failed.
+    """Nothing is printed for reads and writes that are still on their way when another one has failed.
 
     Their threads then find the event loop closed, and Python would print a traceback for each, late and beside the
     error itself. So after a failure the filter stays; it passes on whatever else cannot be raised.

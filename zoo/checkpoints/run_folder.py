@@ -168,7 +168,7 @@ def save(model: Model, params: dict[str, Any], folder: Path, tokenizer: Any = No
     if tokenizer is not None:
         tokenizer.save(folder / "tokenizer")
     try:
-        with held_signals(), ocp.StandardCheckpointer() as checkpointer:
+        with held_signals(), quiet_restore(), ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((folder / CHECKPOINTS / "0" / "params").absolute(), params)
     except Exception as error:
         if is_full(error):

@@ -42,8 +42,8 @@ def require_free(final: Path, overwrite: bool, *, run: bool = False) -> None:
         if not (final / "config.json").is_file():
             raise InputError(f"{final}: is not empty and holds no config.json, so it is no checkpoint to overwrite")
         what = held(final)
-        if what == "a training run":
-            raise InputError(f"{final}: holds a training run, which is not overwritten; name another folder")
+        if what in ("a training run", "a fine-tuned checkpoint"):
+            raise InputError(f"{final}: holds {what}, which is not overwritten; name another folder")
         if what == "an imported checkpoint" and not run:
             raise InputError(f"{final}: holds an imported checkpoint, not one that export wrote; name another folder")
 
