@@ -13,7 +13,7 @@ DEMO = Recipe(
     model={**NO_DROPOUT, "positions": "rotary"},
     train=SMALL.replace(objective="masked_lm", mask_rate=0.3, steps=5000),
     command=COMMANDS.format("bert"),
-    cost="about 2 minutes on 2 CPU cores (AMD EPYC, AVX-512)",
+    cost="1 minute 48 seconds on 2 CPU cores (AMD EPYC, AVX-512)",
     expected="validation loss 3.69 on the demonstration's text (Reuters R8, 2,048 pieces); "
     "on other text not measured",
 )
