@@ -1,12 +1,12 @@
 """config.json: published settings give the presets; what is unknown or would change the numbers is refused by name."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 import zoo
-from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config, read_config
+from tests.zoo.config_json import read, refusal
+from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config
 from zoo.checkpoints.keys import plain_names
 from zoo.checkpoints.placing import flatten
 from zoo.errors import InputError
@@ -121,19 +121,6 @@ LLAMA1 = {
     "vocab_size": 32000,
 }
 PUBLISHED = {"bert-base": BERT, "gpt2": GPT2, "gpt1": GPT1, "llama3.1-8b": LLAMA31, "llama-7b": LLAMA1}
-
-
-def read(values, names=()):
-    form = FORMATS[values["model_type"]]
-    return read_config(values, form, dict.fromkeys(names), Path("folder"))
-
-
-def refusal(values) -> str:
-    with pytest.raises(InputError) as error:
-        read(values)
-    text = str(error.value)
-    assert "\n" not in text and text.startswith("folder/config.json: ")
-    return text
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

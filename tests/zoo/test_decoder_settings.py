@@ -1,13 +1,13 @@
 """config.json of LLaMA's relatives: published settings give the presets; what would change the numbers is refused."""
 
 import math
-from pathlib import Path
 
 import pytest
 
 import zoo
+from tests.zoo.config_json import read, refusal
 from tests.zoo.published_decoders import PUBLISHED
-from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config, read_config
+from zoo.checkpoints.hugging_face import NOT_PUBLISHED, published_config
 from zoo.checkpoints.placing import flatten
 from zoo.errors import InputError
 from zoo.layer_config import LayerConfig, RotaryScaling
@@ -15,19 +15,6 @@ from zoo.registry import PRESETS
 
 MINI = PUBLISHED["phi3-mini"]
 LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.5] * 48}
-
-
-def read(values, names=()):
-    form = FORMATS[values["model_type"]]
-    return read_config(values, form, dict.fromkeys(names), Path("folder"))
-
-
-def refusal(values) -> str:
-    with pytest.raises(InputError) as error:
-        read(values)
-    text = str(error.value)
-    assert "\n" not in text and text.startswith("folder/config.json: ")
-    return text
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -2,13 +2,13 @@
 
 import json
 import math
-from pathlib import Path
 
 import jax
 import pytest
 
 import zoo
-from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config, read_config
+from tests.zoo.config_json import read, refusal
+from zoo.checkpoints.hugging_face import FORMATS, NOT_PUBLISHED, published_config
 from zoo.checkpoints.placing import flatten
 from zoo.errors import InputError
 from zoo.layer_config import LayerConfig
@@ -206,19 +206,6 @@ PUBLISHED = {
     "dinov2-base": DINOV2,
     "dinov2-base-registers": REGISTERS,
 }
-
-
-def read(values, names=()):
-    form = FORMATS[values["model_type"]]
-    return read_config(values, form, dict.fromkeys(names), Path("folder"))
-
-
-def refusal(values) -> str:
-    with pytest.raises(InputError) as error:
-        read(values)
-    text = str(error.value)
-    assert "\n" not in text and text.startswith("folder/config.json: ")
-    return text
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -128,10 +128,7 @@ def load(path: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
     Raises:
         InputError: a damaged file, an architecture, a setting or a tensor that we do not understand.
     """
-    config, form, stored = _open(path)
-    found = hugging_face.sources(config, form, stored, str(path))
-    model = Model(placing.config(config))
-    return model, placing.place(model, found)
+    return hugging_face.build(*_open(path), str(path), placing)
 
 
 def load_config(path: Path) -> ModelConfig:

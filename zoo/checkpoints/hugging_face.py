@@ -106,8 +106,14 @@ def load(folder: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
     Raises:
         InputError: a setting or a tensor that we do not understand; all faults of the tensors in one line.
     """
-    config, form, stored = _open(folder)
-    found = sources(config, form, stored, str(folder))
+    return build(*_open(folder), str(folder), placing)
+
+
+def build(
+    config: ModelConfig, form: Format, stored: Mapping[str, StoredTensor], where: str, placing: Placing
+) -> tuple[Model, dict[str, Any]]:
+    """Model and parameters out of tensors stored under plain names, of a folder or of any other file."""
+    found = sources(config, form, stored, where)
     model = Model(placing.config(config))
     return model, placing.place(model, found)
 

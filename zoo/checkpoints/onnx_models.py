@@ -48,10 +48,7 @@ def file_of(place: Path) -> Path | None:
 
 def load(path: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
     """Model and parameters of a file; see zoo.load."""
-    config, form, stored = _open(path)
-    found = hugging_face.sources(config, form, stored, str(path))
-    model = Model(placing.config(config))
-    return model, placing.place(model, found)
+    return hugging_face.build(*_open(path), str(path), placing)
 
 
 def load_config(path: Path) -> ModelConfig:

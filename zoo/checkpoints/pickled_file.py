@@ -12,22 +12,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from zoo.checkpoints.safetensors_out import NAMES
 from zoo.errors import InputError
 
 PICKLED = "pytorch_model.bin"
 OLDEST = (2, 6)
-DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +68,6 @@ def open_pickled(path: Path) -> dict[str, PickledTensor]:
 
 def _stored(path: Path, name: str, tensor: Any) -> PickledTensor:
     kind = str(tensor.dtype).removeprefix("torch.")
-    if kind not in DTYPES or tensor.layout.__repr__() != "torch.strided":
+    if kind not in NAMES or tensor.layout.__repr__() != "torch.strided":
         raise InputError(f"{path}: {name} is a {kind} tensor ({tensor.layout}), which is not read")
-    return PickledTensor(path, name, DTYPES[kind], tuple(tensor.shape), tensor)
+    return PickledTensor(path, name, NAMES[kind], tuple(tensor.shape), tensor)
