@@ -11,6 +11,7 @@ SUBCOMMANDS: dict[str, str] = {
     "demo": "eval.demo:demo",
     "finetune": "eval.commands:finetune",
     "transfer": "eval.commands:transfer",
+    "export-texts": "eval.export_texts:export_texts",
 }
 
 EVAL_EXAMPLES = ("python -m eval demo", "python -m eval finetune --help")

@@ -11,6 +11,7 @@ fill the batch up. T is one of at most four lengths, so a program is compiled at
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,23 +37,30 @@ class Encoded:
     Attributes:
         ids: E arrays of int32.
         token_types: E arrays of int32, or None for a model without segment embeddings.
-        labels: [E] int32.
-        lengths: [E] int64, ids of each.
+        labels: of E examples: [E] int32 classes, [E] float32 ratings, [E, 2] int32 places, or a tuple of E int32 arrays
+            with a label for each id, -1 where there is none to learn.
+        lengths: [E] int64, ids of each (of the longest of its rows).
         buckets: the row lengths T that batches may have, ascending.
         pad_id: what fills rows up.
         truncated: how many texts lost ids from their end.
+        group: rows of one example: row r of `ids` belongs to example r // group. 1 but where options are compared.
+        notes: what the kind of task remembers of each example to score it: its text, its words; () for nothing.
+        label_weights: [E] float32 what each example counts in the loss; None for 1.
     """
 
     ids: tuple[np.ndarray, ...]
     token_types: tuple[np.ndarray, ...] | None
-    labels: np.ndarray
+    labels: np.ndarray | tuple[np.ndarray, ...]
     lengths: np.ndarray
     buckets: tuple[int, ...]
     pad_id: int
     truncated: int
+    group: int = 1
+    notes: tuple[Any, ...] = ()
+    label_weights: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.lengths)
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfig, max_length: int = 128) -> Encoded:
@@ -115,29 +123,50 @@ def collate(encoded: Encoded, rows: Sequence[int] | np.ndarray, size: int) -> Ba
     Args:
         encoded: from `encode`.
         rows: numbers of at most `size` examples.
-        size: B; rows beyond the examples are padding with weight 0.
+        size: B; examples beyond these are padding with weight 0.
+
+    Returns:
+        tokens, segment_ids, token_types (if any) [B * group, T]; row_ids [B * group]; labels [B, ...]; weights [B] and,
+        where examples weigh differently, label_weights [B].
     """
     rows = np.asarray(rows, np.int64)
     if not 1 <= len(rows) <= size:
         raise InputError(f"{len(rows)} examples cannot make a batch of {size} rows")
     length = next(b for b in encoded.buckets if b >= encoded.lengths[rows].max())
-    tokens = np.full((size, length), encoded.pad_id, np.int32)
+    group = encoded.group
+    tokens = np.full((size * group, length), encoded.pad_id, np.int32)
     segment_ids, token_types = np.zeros_like(tokens), np.zeros_like(tokens)
-    for place, row in enumerate(rows):
-        end = encoded.lengths[row]
+    for place, row in enumerate((rows[:, None] * group + np.arange(group)).ravel()):
+        end = len(encoded.ids[row])
         tokens[place, :end] = encoded.ids[row]
         segment_ids[place, :end] = 1
         if encoded.token_types is not None:
             token_types[place, :end] = encoded.token_types[row]
-    filler = (0, size - len(rows))
     batch = {
         "tokens": tokens,
         "segment_ids": segment_ids,
-        "labels": np.pad(encoded.labels[rows], filler),
-        "weights": np.pad(np.ones(len(rows), np.float32), filler),
-        "row_ids": np.arange(size, dtype=np.int32),
+        "labels": _labels(encoded, rows, size, length),
+        "weights": _filled(np.ones(len(rows), np.float32), size),
+        "row_ids": np.arange(size * group, dtype=np.int32),
     }
+    if encoded.label_weights is not None:
+        batch["label_weights"] = _filled(encoded.label_weights[rows], size)
     return batch if encoded.token_types is None else batch | {"token_types": token_types}
+
+
+def _labels(encoded: Encoded, rows: np.ndarray, size: int, length: int) -> np.ndarray:
+    """[size, ...] the labels of these examples: [size, length] with -1 beyond each text where every id has one."""
+    if not isinstance(encoded.labels, tuple):
+        return _filled(encoded.labels[rows], size)
+    labels = np.full((size, length), -1, np.int32)
+    for place, row in enumerate(rows):
+        labels[place, : len(encoded.labels[row])] = encoded.labels[row]
+    return labels
+
+
+def _filled(array: np.ndarray, size: int) -> np.ndarray:
+    """`array` with zeros up to `size` along its first axis."""
+    return np.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
 def training_order(encoded: Encoded, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:

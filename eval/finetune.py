@@ -1,6 +1,6 @@
-"""Full fine-tuning of a checkpoint (or of a random start) as a classifier.
+"""Full fine-tuning of a checkpoint (or of a random start) on a task of any kind.
 
-    loss = sum over examples of -log p(label) / number of examples in the batch
+    loss = sum over examples of what eval.kinds says (-log p(label) of a class) / number of examples in the batch
 
 The rows, the head's initial weights and the dropout of a run are decided by its seed and by nothing else, so two arms
 that differ in where they start (pre-trained, random) share all three: a pair. The learning rate travels as data, so one
@@ -21,14 +21,14 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from eval.encode import Encoded, collate, encode, training_order
+from eval.encode import Encoded, collate, training_order
+from eval.kinds import CLASSIFICATION, Kind
 from eval.planned_rate import make_plan, planned_optimizer
 from eval.predict import data_parallel, place, whole_rows
 from eval.tasks import Example
 from train.config import TrainConfig
-from train.cross_entropy import cross_entropy
 from train.mesh import Driver
-from train.metrics import Pair, accuracy, add, divide
+from train.metrics import Pair, add, divide
 from train.state import TrainState
 from train.step import make_train_step
 from zoo.config_checks import refuse_unknown
@@ -123,7 +123,8 @@ class Finetuned:
 
     Attributes:
         model, params: the classifier.
-        history: one dict an epoch: epoch, step, loss (nats an example, while training), accuracy, learning_rate.
+        history: one dict an epoch: epoch, step, loss (nats an example, while training), what else the kind's loss gives
+            (accuracy), learning_rate.
         seconds: of training, compilation included.
         truncated: how many training texts were longer than max_length.
     """
@@ -143,11 +144,12 @@ def finetune(
     config: FinetuneConfig,
     num_labels: int,
     *,
+    kind: Kind = CLASSIFICATION,
     label_names: Sequence[str] = (),
     devices: Sequence[jax.Device] | None = None,
     watch: Callable[[Mapping[str, float]], None] | None = None,
 ) -> Finetuned:
-    """Trains all parameters and a fresh classification head.
+    """Trains all parameters and a fresh head.
 
     Args:
         model, params: the backbone; its own head, if any, is left behind. `params` stays as it is.
@@ -155,6 +157,7 @@ def finetune(
         train: labelled examples, or the same encoded already with this model and config.max_length.
         config: the run.
         num_labels: C.
+        kind: of the task.
         label_names: kept in the model's config.
         devices: rows are spread over them, with equal results; None takes all.
         watch: called about once a second with step, steps, epoch, loss, learning_rate, examples_per_second.
@@ -166,13 +169,14 @@ def finetune(
         InputError: one class only, what `encode` refuses; NotFiniteError: a loss that is not finite, with its step.
     """
     started = time.perf_counter()
-    encoded = train if isinstance(train, Encoded) else encode(train, tokenizer, model.config, config.max_length)
-    _check_labels(encoded, num_labels)
-    model, params = classifier(model, params, config, num_labels, label_names)
+    encoded = train if isinstance(train, Encoded) else kind.encode(train, tokenizer, model.config, config.max_length)
+    if kind is CLASSIFICATION:
+        _check_labels(encoded, num_labels)
+    model, params = with_task_head(model, params, config, num_labels, label_names, kind)
     driver = data_parallel(devices)
     size, total = whole_rows(config.batch_size, driver), config.total_steps(len(encoded))
     static = TrainConfig(weight_decay=config.weight_decay, clip_norm=config.clip_norm, beta2=0.999)
-    step_of, start = _compiled(model, static, driver)
+    step_of, start = _compiled(model, static, driver, kind)
     plan = make_plan(config.learning_rate, total, config.warmup_fraction, config.schedule)
     state = start(place(params, driver), jax.random.key_data(jax.random.key(config.seed)), plan)
     history, step, epoch = [], 0, 0
@@ -187,15 +191,22 @@ def finetune(
     return Finetuned(model, state.params, tuple(history), time.perf_counter() - started, encoded.truncated)
 
 
-def classifier(
-    model: Model, params: dict[str, Any], config: FinetuneConfig, num_labels: int, label_names: Sequence[str] = ()
+def with_task_head(
+    model: Model,
+    params: dict[str, Any],
+    config: FinetuneConfig,
+    num_labels: int,
+    label_names: Sequence[str] = (),
+    kind: Kind = CLASSIFICATION,
 ) -> tuple[Model, dict[str, Any]]:
-    """The same backbone under a fresh classification head, whose weights the seed alone decides."""
+    """The same backbone under a fresh head for the task, whose weights the seed alone decides."""
     pooling = config.pooling
     if pooling == "auto":
         pooling = "mean" if model.config.visibility == "full" else "last"
-    changes: dict[str, Any] = {"head": "classifier", "num_labels": num_labels, "label_names": tuple(label_names)}
-    changes |= {"pooling": pooling, "pooler": model.config.pooler and pooling == "cls", "next_sentence": False}
+    width = kind.width(num_labels)
+    names = tuple(label_names) if width == len(label_names) else ()
+    changes: dict[str, Any] = {"head": kind.head, "num_labels": width, "label_names": names, "next_sentence": False}
+    changes |= {"pooling": pooling, "pooler": model.config.pooler and pooling == "cls" and kind.head == "classifier"}
     if config.dropout is not None:
         changes |= dict.fromkeys(("dropout", "embed_dropout", "attention_dropout", "head_dropout"), config.dropout)
     return with_head(model, params, key=jax.random.fold_in(jax.random.key(config.seed), HEAD_KEY), **changes)
@@ -206,36 +217,9 @@ def random_start(model: Model, seed: int) -> dict[str, Any]:
     return model.init(jax.random.fold_in(jax.random.key(seed), START_KEY))
 
 
-def classification(
-    model: Model, params: Any, batch: Mapping[str, jax.Array], keys: jax.Array, *, train: bool = True
-) -> tuple[Pair, dict[str, Pair]]:
-    """The objective: (sum of -log p(label), number of examples), for train.step.
-
-    Args:
-        model: with head "classifier".
-        params: its parameters.
-        batch: of eval.encode: tokens, segment_ids, token_types (if any) [B, T]; labels, weights [B].
-        keys: [B] keys of dropout, one a row.
-        train: False turns dropout off.
-
-    Returns:
-        ((loss sum, weight), {"accuracy": pair}).
-    """
-    logits = model.apply(
-        params,
-        batch["tokens"],
-        padding_mask=batch["segment_ids"],
-        token_types=batch.get("token_types"),
-        dropout_key=keys if train else None,
-    ).logits
-    weights = batch["weights"]
-    losses = jnp.where(weights > 0, cross_entropy(logits, batch["labels"]), 0.0)
-    return (jnp.sum(losses * weights), jnp.sum(weights)), {"accuracy": accuracy(logits, batch["labels"], weights)}
-
-
 @functools.lru_cache(maxsize=16)
 def _compiled(
-    model: Model, config: TrainConfig, driver: Driver
+    model: Model, config: TrainConfig, driver: Driver, kind: Kind = CLASSIFICATION
 ) -> tuple[Callable[..., Any], Callable[..., TrainState]]:
     """The compiled step, and the function that makes a state of it from parameters, key data and a plan."""
     optimizer = planned_optimizer(config)
@@ -250,7 +234,7 @@ def _compiled(
     def placed_start(params, key, plan):
         return place(start(params, place(key, driver), place(plan, driver)), driver)
 
-    return driver.compile(make_train_step(model, classification, optimizer)), placed_start
+    return driver.compile(make_train_step(model, kind.loss, optimizer)), placed_start
 
 
 class _Look:
@@ -265,7 +249,7 @@ class _Look:
         self.rate = 0.0
 
     def add(self, step: int, epoch: int, metrics: Any) -> None:
-        self.waiting.append((step, {name: metrics[name] for name in ("loss", "accuracy", "learning_rate", "finite")}))
+        self.waiting.append((step, metrics))
         if time.perf_counter() - self.looked >= LOOK:
             self._settle()
             if self.watch is not None:
@@ -289,7 +273,7 @@ class _Look:
                     f"fine-tuning: the loss is not finite at step {step} of {self.total}; lower the learning rate (now "
                     f"{self.config.learning_rate:g}), or check the checkpoint"
                 )
-            pairs = {name: metrics[name] for name in ("loss", "accuracy")}
+            pairs = {name: value for name, value in metrics.items() if isinstance(value, tuple)}
             self.sums = add(self.sums, pairs)
             self.examples += float(pairs["loss"][1])
             self.rate = float(metrics["learning_rate"])

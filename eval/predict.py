@@ -1,38 +1,20 @@
-"""Prediction that drops no example: logits of all, in order, the same whatever the batch size and the devices."""
+"""Prediction that drops no example: outputs of all, in order, the same whatever the batch size and the devices."""
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from eval import metrics
-from eval.encode import Encoded, collate, encode, prediction_order
+from eval.encode import Encoded, collate, prediction_order
+from eval.kinds import CLASSIFICATION, Evaluation, Kind
 from eval.tasks import Example
 from train.mesh import Driver, JitDriver, MeshDriver, make_driver
 from zoo import partition
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What a classifier does on labelled examples.
-
-    Attributes:
-        logits: [E, C] float32.
-        predictions: [E] int32.
-        loss: cross-entropy in nats an example: a sum divided once.
-        scores: metric name -> value.
-    """
-
-    logits: np.ndarray
-    predictions: np.ndarray
-    loss: float
-    scores: dict[str, float]
 
 
 def predict(
@@ -43,26 +25,29 @@ def predict(
     *,
     batch_size: int = 64,
     max_length: int = 128,
+    kind: Kind = CLASSIFICATION,
     devices: Sequence[jax.Device] | None = None,
-) -> np.ndarray:
-    """Logits of a classifier for every example.
+) -> Any:
+    """What a fine-tuned model gives for every example: logits of a classifier, as a rule.
 
     Args:
-        model, params: with head "classifier".
+        model, params: with the head of `kind`.
         tokenizer: the checkpoint's own.
         examples: E of them; labels are not read.
         batch_size: rows at a time; decides speed and memory, not the result.
         max_length: most tokens a row; see eval.encode.
+        kind: of the task.
         devices: rows are spread over them; None takes all.
 
     Returns:
-        [E, C] float32, in the order of the examples.
+        float32 in the order of the examples: [E, C] logits of classes, [E] ratings, or what the kind's outputs are; a
+        tuple of E arrays [T_e, C] where every token has an answer.
 
     Raises:
         InputError: another head, or what `encode` refuses.
     """
-    encoded = encode(examples, tokenizer, model.config, max_length)
-    return predict_encoded(model, params, encoded, batch_size=batch_size, devices=devices)
+    encoded = kind.encode(examples, tokenizer, model.config, max_length)
+    return predict_encoded(model, params, encoded, batch_size=batch_size, kind=kind, devices=devices)
 
 
 def predict_encoded(
@@ -71,27 +56,30 @@ def predict_encoded(
     encoded: Encoded,
     *,
     batch_size: int = 64,
+    kind: Kind = CLASSIFICATION,
     devices: Sequence[jax.Device] | None = None,
-) -> np.ndarray:
+) -> Any:
     """`predict` for examples that are encoded already."""
-    if model.config.head != "classifier":
-        raise InputError(f'prediction needs head "classifier", and this model has "{model.config.head}": fine-tune it')
+    if model.config.head != kind.head:
+        raise InputError(f'prediction needs head "{kind.head}", and this model has "{model.config.head}": fine-tune it')
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be 1 or more")
     driver = data_parallel(devices)
     size = whole_rows(batch_size, driver)
-    logits_of, params = _compiled(model, driver), place(params, driver)
-    logits = np.empty((len(encoded), model.config.num_labels), np.float32)
+    outputs_of, params = _compiled(model, driver, kind), place(params, driver)
+    found: list[Any] = [None] * len(encoded)
     waiting: list[tuple[np.ndarray, jax.Array]] = []
     for rows in prediction_order(encoded, batch_size):
         batch = collate(encoded, rows, size)
         read = {name: batch[name] for name in ("tokens", "segment_ids", "token_types") if name in batch}
-        waiting.append((rows, logits_of(params, read)))
+        waiting.append((rows, outputs_of(params, read)))
         if len(waiting) > 2:  # the next batches are prepared while these are computed
-            _store(logits, *waiting.pop(0))
-    for rows, found in waiting:
-        _store(logits, rows, found)
-    return logits
+            _store(found, *waiting.pop(0))
+    for rows, outputs in waiting:
+        _store(found, rows, outputs)
+    if kind.per_token:
+        return tuple(row[:length] for row, length in zip(found, encoded.lengths, strict=True))
+    return np.stack(found)
 
 
 def evaluate(
@@ -101,22 +89,19 @@ def evaluate(
     names: Sequence[str] = ("accuracy", "macro_f1"),
     *,
     batch_size: int = 64,
+    kind: Kind = CLASSIFICATION,
+    label_names: Sequence[str] = (),
     devices: Sequence[jax.Device] | None = None,
 ) -> Evaluation:
     """Predicts encoded examples and scores the predictions against their labels.
 
     Args:
-        model, params, encoded, batch_size, devices: see `predict`.
-        names: metrics of eval.metrics.
+        model, params, encoded, batch_size, kind, devices: see `predict`.
+        names: metrics of the kind.
+        label_names: of the task, where the metric reads them (the entities of tagging); () for the model's own.
     """
-    logits = predict_encoded(model, params, encoded, batch_size=batch_size, devices=devices)
-    predictions = logits.argmax(axis=1).astype(np.int32)
-    wide = logits.astype(np.float64)
-    top = wide.max(axis=1)
-    own = wide[np.arange(len(wide)), encoded.labels]
-    losses = np.log(np.exp(wide - top[:, None]).sum(axis=1)) + top - own
-    counts = metrics.confusion(predictions, encoded.labels, model.config.num_labels)
-    return Evaluation(logits, predictions, float(losses.sum() / len(losses)), metrics.score(counts, names))
+    outputs = predict_encoded(model, params, encoded, batch_size=batch_size, kind=kind, devices=devices)
+    return kind.score(encoded, outputs, names, tuple(label_names) or model.config.label_names)
 
 
 def data_parallel(devices: Sequence[jax.Device] | None = None) -> Driver:
@@ -139,14 +124,10 @@ def place(tree: Any, driver: Driver) -> Any:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(model: Model, driver: Driver) -> Any:
-    def logits_of(params, batch):
-        return model.apply(
-            params, batch["tokens"], padding_mask=batch["segment_ids"], token_types=batch.get("token_types")
-        ).logits
-
-    return driver.compile_eval(logits_of)
+def _compiled(model: Model, driver: Driver, kind: Kind) -> Any:
+    return driver.compile_eval(functools.partial(kind.outputs, model))
 
 
-def _store(logits: np.ndarray, rows: np.ndarray, found: jax.Array) -> None:
-    logits[rows] = np.asarray(found)[: len(rows)]
+def _store(found: list[Any], rows: np.ndarray, outputs: jax.Array) -> None:
+    for row, output in zip(rows, np.asarray(outputs, np.float32), strict=False):  # filler rows come after the examples
+        found[row] = output

@@ -16,6 +16,7 @@ from zoo.config_checks import (
     MAX_LAYERS,
     check_heads,
     check_images,
+    check_ranks,
     check_types,
     nearest_divisor,
     refuse_unknown,
@@ -50,6 +51,9 @@ class ModelConfig:
         embed_norm: normalise the sum of embeddings (BERT).
         embed_rank: E: embeddings have this width and a projection takes them to D (Lan et al. 2019, arXiv:1909.11942,
             3.1: V E + E D parameters in place of V D); None for D and no projection.
+        embed_projection: what is projected: the (normalised) "sum" of all embeddings, with a bias (ALBERT); or "tokens"
+            alone, without one, before positions of width D are added. Then a second projection takes the final stream
+            back to E, and `hidden` is [B, T, E] (the released OPT 350M; Zhang et al. 2022, arXiv:2205.01068).
         shared_layers: all layers have the same parameters, which exist once (Lan et al. 2019, 3.1).
         embed_scale: multiply token embeddings by this, rounded to `dtype`; None for 1 (Gemma: sqrt(D), so rounded).
         norm: layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019).
@@ -63,8 +67,10 @@ class ModelConfig:
             arXiv:2103.17239, 2); None for none.
         attention_bias, attention_out_bias, mlp_bias: biases of query/key/value, of the output projection, of the FFN.
         qk_norm: queries and keys are normalised before scoring (Henry et al. 2020, Dehghani et al. 2023).
-        qk_norm_over: what that RMS norm runs over: "head" the H features of each head, one scale [H] for all heads
-            (Qwen3, Gemma 3); "projection" all heads together, scale [N, H] or [K, H] (OLMo 2, arXiv:2501.00656).
+        qk_norm_over: what that norm runs over: "head" the H features of each head, one scale [H] for all heads (Qwen3,
+            Gemma 3); "own_head" the same with a scale for each, [N, H] or [K, H] (StableLM 2 12B); "projection" all
+            heads together, scale [N, H] or [K, H] (OLMo 2, arXiv:2501.00656).
+        qk_norm_kind: RMS norm, or a layer norm without bias (Dehghani et al. 2023, arXiv:2302.05442, 2; StableLM 2).
         score_scale: multiplies QK^T; None means 1 / sqrt(H).
         attention_soft_cap, logit_soft_cap: c tanh(x / c) on scores and on logits; None for none.
         parallel_block: attention and FFN read the same normalised input and are added together.
@@ -133,6 +139,7 @@ class ModelConfig:
     token_types: int = 0
     embed_norm: bool = False
     embed_rank: int | None = None
+    embed_projection: Literal["sum", "tokens"] = "sum"
     shared_layers: bool = False
     embed_scale: float | None = None
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -146,7 +153,8 @@ class ModelConfig:
     attention_out_bias: bool = True
     mlp_bias: bool = True
     qk_norm: bool = False
-    qk_norm_over: Literal["head", "projection"] = "head"
+    qk_norm_over: Literal["head", "own_head", "projection"] = "head"
+    qk_norm_kind: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     score_scale: float | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
@@ -254,8 +262,7 @@ class ModelConfig:
             require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
         check_heads(self)
         check_images(self)
-        if self.embed_rank is not None:
-            require_int("embed_rank", self.embed_rank, 1, MAX_DIM)
+        check_ranks(self)
         require_positive(self, "layer_scale")
         if self.shared_layers:
             require(len(self.layer_pattern) == 1, "shared_layers needs a layer_pattern of one entry")
@@ -280,8 +287,13 @@ class ModelConfig:
 
     @property
     def embed_width(self) -> int:
-        """Width of the embedding tables: E, or D without a rank."""
+        """Width of the token table (and of the others where embed_projection is "sum"): E, or D without a rank."""
         return self.embed_rank or self.embed_dim
+
+    @property
+    def hidden_width(self) -> int:
+        """Width of the final stream that heads read: D, or E where a second projection takes it back."""
+        return self.embed_width if self.embed_projection == "tokens" else self.embed_dim
 
     @property
     def num_patches(self) -> int:

@@ -75,8 +75,9 @@ def check_heads(config: Any) -> None:
     )
     if head == "lm":
         require(
-            config.embed_rank is None,
-            f'embed_rank {config.embed_rank}: head "lm" has no transform to that width; use head "masked_lm" or "none"',
+            config.embed_rank is None or config.embed_projection == "tokens",
+            f'embed_rank {config.embed_rank}: head "lm" has no transform to that width; use head "masked_lm" or "none", '
+            'or embed_projection "tokens"',
         )
     if config.visibility == "causal":  # no published model classifies by a first token that sees nothing but itself
         blind = "the first token, which sees itself alone in a causal model"
@@ -89,6 +90,15 @@ def check_heads(config: Any) -> None:
         require(config.pooler, "next_sentence reads the pooled token: it needs pooler=True")
     hidden = config.classifier_hidden != "none"
     require(hidden or not config.classifier_norm, 'classifier_norm needs a hidden layer: classifier_hidden is "none"')
+
+
+def check_ranks(config: Any) -> None:
+    """embed_rank and what is projected to and from it."""
+    if config.embed_rank is not None:
+        require_int("embed_rank", config.embed_rank, 1, MAX_DIM)
+    if config.embed_projection == "tokens":
+        require(config.embed_rank is not None, 'embed_projection "tokens" needs embed_rank, the width of the token table')
+        require(not config.pooler, 'pooler reads a stream of width embed_dim; embed_projection "tokens" ends in embed_rank')
 
 
 def check_images(config: Any) -> None:

@@ -58,11 +58,14 @@ class Embed(nn.Module):
         """
         config = self.config
         stddev = config.initializer_range
-        width = config.embed_width
-        table = Table(config.vocab_size, width, stddev, name="token")()
+        tokens_alone = config.embed_projection == "tokens"
+        width = config.embed_dim if tokens_alone else config.embed_width
+        table = Table(config.vocab_size, config.embed_width, stddev, name="token")()
         x = look_up(table, inputs) if inputs.ndim == 2 else inputs.astype(jnp.float32)
         if config.embed_scale is not None:
             x = x * jnp.asarray(config.embed_scale, config.dtype).astype(x.dtype)
+        if tokens_alone:
+            x = self._projected(x)
         if config.positions == "learned":
             rows = config.max_positions + config.position_offset
             places = jnp.where(positions < 0, -1, positions + config.position_offset)
@@ -75,9 +78,8 @@ class Embed(nn.Module):
         if config.embed_norm:
             x = Norm(config, name="norm")(x)
         x = drop(x, at_site(dropout_seeds, config.embed_dropout, 0, "embed"))
-        if config.embed_rank is not None:
-            init = nn.initializers.normal(stddev)
-            x = nn.Dense(config.embed_dim, dtype=config.dtype, kernel_init=init, name="projection")(x)
+        if config.embed_rank is not None and not tokens_alone:
+            x = self._projected(x)
         bias = None
         if config.positions == "relative":
             query_order, key_order = orders
@@ -90,3 +92,10 @@ class Embed(nn.Module):
             by_head = Table(config.relative_buckets, config.num_heads, stddev, name="relative")()
             bias = jnp.moveaxis(by_head[buckets], -1, 1)
         return x.astype(config.dtype), table, bias
+
+    def _projected(self, x: jax.Array) -> jax.Array:
+        """[B, T, E] -> [B, T, D]."""
+        config = self.config
+        init = nn.initializers.normal(config.initializer_range)
+        use_bias = config.embed_projection == "sum"
+        return nn.Dense(config.embed_dim, use_bias=use_bias, dtype=config.dtype, kernel_init=init, name="projection")(x)

@@ -30,7 +30,8 @@ class Output:
     """What a call of a model gives; None for whatever the family lacks or the call did not ask for.
 
     Attributes:
-        hidden: [B, T, D], the final stream (after the final norm where there is one).
+        hidden: [B, T, D], the final stream (after the final norm where there is one, and after the projection to
+            [B, T, E] where embed_projection is "tokens").
         logits: float32 [B, T, V]; [B, K, V] at chosen positions; [B, C] of a classifier; [B, T, C] of a token
             classifier; [B, T, 2] of a span head: each token as start and as end of the answer (padding included: mask
             it out); [B, T] of a replaced-token head.
@@ -112,6 +113,12 @@ class Transformer(nn.Module):
         hidden, buffers, weights, streams = run_layers(config, stream, buffers, call)
         if config.final_norm:
             hidden = Norm(config, name="final_norm")(hidden)
+        if config.embed_projection == "tokens":
+            init = nn.initializers.normal(config.initializer_range)
+            back = nn.Dense(
+                config.hidden_width, use_bias=False, dtype=config.dtype, kernel_init=init, name="final_projection"
+            )
+            hidden = back(hidden)
         if cache is not None:
             cache = cache.replace(keys=buffers[0], values=buffers[1], length=given.cache.length + length)
         pooled = None

@@ -28,7 +28,7 @@ class LMHead(nn.Module):
         config = self.config
         matrix = table.T
         if not config.tie_embeddings:
-            shape = (config.embed_dim, config.vocab_size)
+            shape = (config.hidden_width, config.vocab_size)
             matrix = self.param("kernel", nn.initializers.normal(config.initializer_range), shape, jnp.float32)
         logits = read_out(hidden, matrix, config.logit_soft_cap)
         if config.lm_bias:

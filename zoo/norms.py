@@ -50,18 +50,23 @@ class Norm(nn.Module):
 
 
 class HeadsNorm(nn.Module):
-    """RMS norm of queries or keys [B, T, N, H] before scoring; config.qk_norm_over says over what. Parameter scale."""
+    """Norm of queries or keys [B, T, N, H] before scoring, over what config.qk_norm_over says. Parameter scale."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, heads: jax.Array) -> jax.Array:
         config = self.config
-        if config.qk_norm_over == "head":
-            return rms_norm(heads, norm_scale(self, config, heads.shape[-1:]), config.norm_eps)
-        scale = norm_scale(self, config, heads.shape[-2:])
-        flat = heads.reshape(*heads.shape[:-2], -1)
-        return rms_norm(flat, scale.reshape(-1), config.norm_eps).reshape(heads.shape)
+        over = config.qk_norm_over
+        scale = norm_scale(self, config, heads.shape[-1:] if over == "head" else heads.shape[-2:])
+        shape = heads.shape
+        if over == "projection":
+            heads, scale = heads.reshape(*shape[:-2], -1), scale.reshape(-1)
+        if config.qk_norm_kind == "rmsnorm":
+            normed = rms_norm(heads, scale, config.norm_eps)
+        else:
+            normed = layer_norm(heads, scale, jnp.zeros((), jnp.float32), config.norm_eps)
+        return normed.reshape(shape)
 
 
 def norm_scale(module: nn.Module, config: ModelConfig, shape: tuple[int, ...]) -> jax.Array:

@@ -22,6 +22,7 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"embed/relative/embedding", (None, "tensor")),
     (r"embed/projection/kernel", (None, "fsdp")),
     (r"embed/(projection|patches)/bias", (None,)),
+    (r"final_projection/kernel", ("fsdp", None)),
     (r"embed/patches/kernel", (None, None, None, "fsdp")),
     (r"embed/(class_token|distillation_token|registers|mask_token)", (None, "fsdp")),
     (r"(attention|cross)/(query|key|value)/kernel", ("fsdp", "tensor", None)),

@@ -101,7 +101,9 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         config.vocab_size,
     )
     bias = config.norm == "layernorm" and config.norm_bias
-    norm, E = D * (1 + bias), config.embed_width
+    norm, E, W = D * (1 + bias), config.embed_width, config.hidden_width
+    tokens_alone = config.embed_projection == "tokens"
+    P = D if tokens_alone else E  # width of the tables beside that of tokens
     attention = D * (N + 2 * K) * H + N * H * D
     attention += (N + 2 * K) * H if config.attention_bias else 0
     attention += D if config.attention_out_bias else 0
@@ -116,22 +118,23 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     if config.cross_attention:
         cross = attention + norm * (2 if config.norm_placement == "both" else 1)
     embed = V * E
-    embed += (config.max_positions + config.position_offset) * E if config.positions == "learned" else 0
+    embed += (config.max_positions + config.position_offset) * P if config.positions == "learned" else 0
     embed += config.relative_buckets * N if config.positions == "relative" else 0
-    embed += config.token_types * E + (E * (1 + bias) if config.embed_norm else 0)
-    embed += 0 if config.embed_rank is None else E * D + D
+    embed += config.token_types * P + (P * (1 + bias) if config.embed_norm else 0)
+    embed += 0 if config.embed_rank is None else E * D + (0 if tokens_alone else D)
     if config.image_size:
         embed = (config.max_positions + config.num_prefix + config.mask_token) * D
         embed += config.patch_size**2 * config.channels * D + D
     head = 0
     if config.head == "lm":
-        head = (0 if config.tie_embeddings else D * V) + (V if config.lm_bias else 0)
+        head = (0 if config.tie_embeddings else W * V) + (V if config.lm_bias else 0)
     if config.head == "masked_lm":
-        head = D * E + E * (config.head_bias + 1 + bias) + V + (0 if config.tie_embeddings else E * V)
+        head = W * E + E * (config.head_bias + 1 + bias) + V + (0 if config.tie_embeddings else E * V)
     if config.head in ("classifier", "token_classifier", "span", "replaced_token"):
         head = _classifier(config, norm)
     head += D * D + D if config.pooler else 0
     head += 2 * D + 2 if config.next_sentence else 0
+    head += D * E if tokens_alone else 0
     scales = 0 if config.layer_scale is None else (3 if config.cross_attention else 2) * D
     layers = 1 if config.shared_layers else config.num_layers
     unread = sum(not config.layer(layer).attention_norm for layer in range(layers))
@@ -145,12 +148,13 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
 
 
 def _classifier(config: ModelConfig, norm: int) -> int:
-    D, features = config.embed_dim, config.embed_dim
+    D, W = config.embed_dim, config.hidden_width
+    features = W
     if config.head == "replaced_token":
-        return D * D + D * config.head_bias + (norm if config.classifier_norm else 0) + D + config.classifier_bias
+        return W * D + D * config.head_bias + (norm if config.classifier_norm else 0) + D + config.classifier_bias
     deep = config.classifier_hidden == "every" or (config.classifier_hidden == "row" and config.head == "classifier")
     if config.head == "classifier" and config.pooling == "cls_mean":
-        features = 2 * D
+        features = 2 * W
     count = 0
     if deep:
         count = features * D + D * config.head_bias + (norm if config.classifier_norm else 0)
@@ -172,7 +176,8 @@ def forward_flops(config: ModelConfig, seq_len: int) -> dict[str, float]:
     scores = sum(4 * N * H * _mean_keys(config, config.layer(i).window, seq_len) for i in range(config.num_layers))
     E = config.embed_width
     head = 2 * E * config.vocab_size if config.head in ("lm", "masked_lm") else 0
-    head += 2 * D * E if config.head == "masked_lm" else 0
+    head += 2 * config.hidden_width * E if config.head == "masked_lm" else 0
+    head += 2 * D * E if config.embed_projection == "tokens" else 0
     before = 0.0 if config.embed_rank is None else 2.0 * E * D
     if config.image_size:
         share = config.num_patches / (config.num_patches + config.num_prefix)

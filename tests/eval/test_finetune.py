@@ -9,7 +9,8 @@ import pytest
 
 from eval import finetune as tuning
 from eval.encode import encode
-from eval.finetune import FinetuneConfig, classification, classifier, finetune, random_start
+from eval.finetune import FinetuneConfig, finetune, random_start, with_task_head
+from eval.kinds.classification import loss as classification
 from eval.planned_rate import make_plan, planned_rate
 from eval.predict import evaluate
 from train.config import TrainConfig
@@ -77,9 +78,9 @@ def test_both_arms_share_the_head_and_the_order(bert, topics, tokenizer, one, mo
     config = CONFIG.replace(seed=7, epochs=1)
     start = random_start(model, 7)
     assert not same(start["embed"], pretrained["embed"])
-    heads = [classifier(model, params, config, 2)[1]["classifier"] for params in (pretrained, start)]
+    heads = [with_task_head(model, params, config, 2)[1]["classifier"] for params in (pretrained, start)]
     assert same(*heads) and np.abs(heads[0]["kernel"]).sum() > 0
-    assert not same(heads[0], classifier(model, start, config.replace(seed=8), 2)[1]["classifier"])
+    assert not same(heads[0], with_task_head(model, start, config.replace(seed=8), 2)[1]["classifier"])
     seen = []
     real = tuning.collate
     monkeypatch.setattr(
@@ -91,7 +92,7 @@ def test_both_arms_share_the_head_and_the_order(bert, topics, tokenizer, one, mo
 
 
 def test_one_program_serves_seeds_rates_lengths_of_run_and_budgets(bert, topics, tokenizer, one):
-    model, _ = classifier(*bert, CONFIG, 2)
+    model, _ = with_task_head(*bert, CONFIG, 2)
     static = TrainConfig(weight_decay=CONFIG.weight_decay, clip_norm=CONFIG.clip_norm, beta2=0.999)
     step, _ = tuning._compiled(model, static, tuning.data_parallel(one))
     before = step._cache_size()
@@ -145,7 +146,7 @@ def test_eight_devices_give_what_one_gives(bert, topics, tokenizer, one):
 
 
 def test_the_objective_is_a_sum_with_its_weight(bert, tokenizer, topics):
-    model, params = classifier(*bert, CONFIG, 2)
+    model, params = with_task_head(*bert, CONFIG, 2)
     encoded = encode(topics.test[:3], tokenizer, model.config, 32)
     keys = jax.vmap(jax.random.key)(jnp.arange(4))
     (total, weight), pairs = classification(model, params, tuning.collate(encoded, [0, 1, 2], 4), keys, train=False)
@@ -155,14 +156,14 @@ def test_the_objective_is_a_sum_with_its_weight(bert, tokenizer, topics):
 
 
 def test_cls_pooling_reads_through_the_pooler_where_there_is_one(bert):
-    assert "pooler" not in classifier(*bert, CONFIG, 2)[1]
-    model, params = classifier(*bert, CONFIG.replace(pooling="cls"), 2)
+    assert "pooler" not in with_task_head(*bert, CONFIG, 2)[1]
+    model, params = with_task_head(*bert, CONFIG.replace(pooling="cls"), 2)
     assert model.config.pooler and same(params["pooler"], bert[1]["pooler"])
 
 
 def test_dropout_none_keeps_the_checkpoints_own(bert):
-    assert classifier(*bert, CONFIG.replace(dropout=None), 2)[0].config.dropout == bert[0].config.dropout
-    changed = classifier(*bert, CONFIG.replace(dropout=0.25), 2)[0].config
+    assert with_task_head(*bert, CONFIG.replace(dropout=None), 2)[0].config.dropout == bert[0].config.dropout
+    changed = with_task_head(*bert, CONFIG.replace(dropout=0.25), 2)[0].config
     assert (changed.dropout, changed.embed_dropout, changed.attention_dropout, changed.head_dropout) == (0.25,) * 4
 
 

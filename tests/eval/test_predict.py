@@ -7,7 +7,7 @@ import pytest
 
 from eval import made_up, metrics
 from eval.encode import encode
-from eval.finetune import FinetuneConfig, classifier
+from eval.finetune import FinetuneConfig, with_task_head
 from eval.predict import evaluate, predict, predict_encoded
 from eval.tasks import Example
 from zoo import InputError
@@ -18,7 +18,7 @@ CONFIG = FinetuneConfig(max_length=32, seed=5)
 @pytest.fixture(scope="module")
 def network(bert):
     """A classifier of 2 classes whose logits differ from text to text."""
-    model, params = classifier(*bert, CONFIG, 2)
+    model, params = with_task_head(*bert, CONFIG, 2)
     return model, jax.tree.map(lambda leaf: 3 * leaf, params)
 
 

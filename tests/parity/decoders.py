@@ -43,6 +43,7 @@ OPT = dict(
     max_position_embeddings=72,
     pad_token_id=None,
 )
+NARROW = dict(word_embed_proj_dim=20, do_layer_norm_before=False)  # as the 350M model
 PHI = GROUPED | dict(hidden_size=96, num_attention_heads=6, pad_token_id=None)
 PHI.pop("head_dim")
 STABLE = dict(PHI)
@@ -152,6 +153,11 @@ CASES = {
     "opt": Case("OPTForCausalLM", OPT, {}, 46),
     "opt-post-norm": Case("OPTForCausalLM", OPT, dict(do_layer_norm_before=False, activation_function="gelu"), 47),
     "opt-no-biases": Case("OPTForCausalLM", OPT, dict(enable_bias=False, tie_word_embeddings=False), 48),
+    "opt-350m": Case("OPTForCausalLM", OPT, NARROW, 68),
+    "opt-350m-untied": Case(
+        "OPTForCausalLM", OPT, dict(word_embed_proj_dim=64, enable_bias=False, tie_word_embeddings=False), 69
+    ),
+    "opt-350m-backbone": Case("OPTModel", OPT, NARROW | dict(tie_word_embeddings=False), 70),
     "phi3": Case("Phi3ForCausalLM", PHI, dict(sliding_window=WINDOW), 49),
     "phi3-longrope": Case(
         "Phi3ForCausalLM",
@@ -178,6 +184,8 @@ CASES = {
         dict(use_qkv_bias=True, use_parallel_residual=True, partial_rotary_factor=0.5, tie_word_embeddings=True),
         54,
     ),
+    "stablelm-2-12b": Case("StableLmForCausalLM", STABLE, dict(qk_layernorm=True, use_parallel_residual=True), 71),
+    "stablelm-head-norms": Case("StableLmForCausalLM", STABLE, dict(qk_layernorm=True, use_qkv_bias=True), 72),
     "mixtral": Case("MixtralForCausalLM", GROUPED | dict(num_local_experts=5), {}, 66),
     "mixtral-three-of-four": Case(
         "MixtralForCausalLM",
@@ -196,6 +204,7 @@ CASES = {
     "gpt1-classifier": Case("OpenAIGPTForSequenceClassification", GPT, LABELS, 59),
     "neox-classifier": Case("GPTNeoXForSequenceClassification", NEOX, LABELS, 60),
     "opt-classifier": Case("OPTForSequenceClassification", OPT, LABELS, 61),
+    "opt-350m-classifier": Case("OPTForSequenceClassification", OPT, LABELS | NARROW, 73),
     "phi3-classifier": Case("Phi3ForSequenceClassification", PHI, LABELS, 62),
     "olmo2-classifier": Case("Olmo2ForSequenceClassification", PHI, LABELS, 63),
     "stablelm-classifier": Case("StableLmForSequenceClassification", STABLE, LABELS, 64),

@@ -291,6 +291,7 @@ def _without_effect(config: ModelConfig, field: str) -> bool:
         (field.startswith("rotary_") and config.positions != "rotary")
         or (field.startswith("relative_") and config.positions != "relative")
         or (field == "experts_per_token" and not config.num_experts)
+        or (field.startswith("qk_norm_") and not config.qk_norm)
         or (field == "position_offset" and config.positions != "learned")
         or (field in ("num_labels", "label_names") and config.head not in CLASSES)
         or (field == "pooling" and config.head != "classifier")

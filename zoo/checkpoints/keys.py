@@ -28,7 +28,8 @@ class Key:
 
     Attributes:
         ours: path of our parameter, or the paths that one published tensor holds side by side; `{layer}` counts layers.
-        theirs: name of the published tensor without the table's prefix.
+        theirs: name of the published tensor without the table's prefix; with `{head}` our first axis lies in as many
+            tensors, counted from 0.
         layout: a name in LAYOUTS.
         aliases: other names of the same parameter. Any one will do; several must be equal to the bit.
         instead: a name that counts where it is there, whatever `theirs` holds; written beside it.
@@ -46,6 +47,10 @@ class Key:
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    def head_names(self, heads: int) -> list[str]:
+        """The published names of a row with `{head}`; none of others."""
+        return [self.theirs.replace("{head}", str(head)) for head in range(heads)] if "{head}" in self.theirs else []
 
     def at(self, layer: int) -> "Key":
         """The row of one layer."""
@@ -134,12 +139,22 @@ def plain_names(table: Table, stored: Mapping[str, StoredTensor], where: str) ->
 
 
 @dataclass(frozen=True)
+class HeadTensors:
+    """Stored tensors of one shape, one a head, read as one array [heads, ...]."""
+
+    tensors: tuple[StoredTensor, ...]
+
+    def read(self) -> np.ndarray:
+        return np.stack([tensor.read() for tensor in self.tensors])
+
+
+@dataclass(frozen=True)
 class Source:
-    """Where some of our parameters come from: one stored tensor and the layout that takes it apart."""
+    """Where some of our parameters come from: one stored tensor (or one a head) and the layout that takes it apart."""
 
     paths: tuple[str, ...]
     shapes: tuple[Shape, ...]
-    tensor: StoredTensor
+    tensor: StoredTensor | HeadTensors
     layout: str
 
     def read(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -171,6 +186,14 @@ def match(
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "wrong shape": [], "wrong type": [], "unequal": []}
     sources = []
     for key in rows:
+        by_head = key.head_names(shapes[key.paths[0]][0])
+        if by_head:
+            shape = shapes[key.paths[0]]
+            found = {name: left.pop(name) for name in by_head if name in left}
+            faults["missing"] += [name for name in by_head if name not in found]
+            if all([_sound(name, tensor, shape[1:], faults) for name, tensor in found.items()]):
+                sources.append(Source(key.paths, (shape,), HeadTensors(tuple(found.values())), key.layout))
+            continue
         names = [key.theirs, *(name for name in key.aliases if name not in claimed)]
         if key.instead in stored:
             left.pop(key.theirs, None)
@@ -182,15 +205,7 @@ def match(
         tensors = [left.pop(name) for name in names]
         ours = tuple(shapes[path] for path in key.paths)
         wanted = LAYOUTS[key.layout].shape(ours)
-        sound = True
-        for name, tensor in zip(names, tensors, strict=True):
-            if tensor.shape != wanted:
-                faults["wrong shape"].append(f"{name} {list(tensor.shape)} for {list(wanted)}")
-                sound = False
-            elif tensor.dtype not in FLOATS:
-                faults["wrong type"].append(f"{name} {tensor.dtype}")
-                sound = False
-        if sound:
+        if all([_sound(name, tensor, wanted, faults) for name, tensor in zip(names, tensors, strict=True)]):
             faults["unequal"] += [
                 f"{name} and {names[0]}"
                 for name, tensor in zip(names[1:], tensors[1:], strict=True)
@@ -203,6 +218,17 @@ def match(
         raise InputError(f"{where}: {table.name} folders have no tensor for {', '.join(sorted(without_row))}")
     report(faults, where, f"a {table.name} model of its config.json")
     return sources
+
+
+def _sound(name: str, tensor: StoredTensor, wanted: Shape, faults: dict[str, list[str]]) -> bool:
+    """Whether a stored tensor has the shape `wanted` and holds real numbers; noted in `faults` where not."""
+    if tensor.shape != tuple(wanted):
+        faults["wrong shape"].append(f"{name} {list(tensor.shape)} for {list(wanted)}")
+    elif tensor.dtype not in FLOATS:
+        faults["wrong type"].append(f"{name} {tensor.dtype}")
+    else:
+        return True
+    return False
 
 
 def to_published(
@@ -226,7 +252,11 @@ def to_published(
         if key.fits(leaves):
             shape = LAYOUTS[key.layout].shape([tuple(leaves[path].shape) for path in key.paths])
             make = partial(_published, key, get)
-            for name in (key.theirs, key.instead):
+            by_head = key.head_names(shape[0])
+            for head, name in enumerate(by_head):
+                number_type = np.dtype(leaves[key.paths[0]].dtype)
+                out[prefix + name] = OutgoingTensor(tuple(shape[1:]), number_type, partial(_of_head, make, head))
+            for name in () if by_head else (key.theirs, key.instead):
                 if name:
                     full = name if name.startswith(table.heads) else prefix + name
                     out[full] = OutgoingTensor(tuple(shape), np.dtype(leaves[key.paths[0]].dtype), make)
@@ -238,6 +268,10 @@ def to_published(
 
 def _published(key: Key, get: Callable[[str], np.ndarray]) -> np.ndarray:
     return LAYOUTS[key.layout].there([get(path) for path in key.paths])
+
+
+def _of_head(make: Callable[[], np.ndarray], head: int) -> np.ndarray:
+    return make()[head]
 
 
 def same_bits(one: StoredTensor, other: StoredTensor) -> bool:

@@ -1,6 +1,6 @@
 """OPT folders: GPT with ReLU and two spare rows before position 0 (Zhang et al. 2022, arXiv:2205.01068).
 
-The 350M model alone has embeddings narrower than the stream, read out through a second projection; it is refused.
+The 350M model alone has embeddings narrower than the stream, two projections between them, and norms after the sums.
 """
 
 from collections.abc import Set
@@ -18,6 +18,7 @@ TABLE = Table(
     keys=(
         Key("embed/token/embedding", "decoder.embed_tokens.weight", aliases=("lm_head.weight",)),
         Key("embed/position/embedding", "decoder.embed_positions.weight"),
+        Key("embed/projection/kernel", "decoder.project_in.weight", "linear"),
         *norm(f"{LAYER}attention_norm", f"{THEIRS}self_attn_layer_norm"),
         *linear_to_heads(f"{LAYER}attention/query", f"{THEIRS}self_attn.q_proj"),
         *linear_to_heads(f"{LAYER}attention/key", f"{THEIRS}self_attn.k_proj"),
@@ -27,6 +28,7 @@ TABLE = Table(
         *linear(f"{LAYER}mlp/up", f"{THEIRS}fc1"),
         *linear(f"{LAYER}mlp/down", f"{THEIRS}fc2"),
         *norm("final_norm", "decoder.final_layer_norm"),
+        Key("final_projection/kernel", "decoder.project_out.weight", "linear"),
         Key("lm_head/kernel", "lm_head.weight", "linear"),
         Key("classifier/kernel", "score.weight", "linear"),
     ),
@@ -41,13 +43,15 @@ def read_config(settings: Settings, names: Set[str], architecture: str | None, t
     before = settings.flag("do_layer_norm_before", True)
     removed = settings.flag("_remove_final_layer_norm", False)
     bias = settings.flag("enable_bias", True)
-    settings.only("word_embed_proj_dim", embed_dim)
+    width = settings.whole("word_embed_proj_dim", embed_dim)
+    narrow = {} if width == embed_dim else {"embed_rank": width, "embed_projection": "tokens"}
     settings.only("layer_norm_elementwise_affine", True)
     settings.ignore("layerdrop", "activation_dropout")
     return ModelConfig(
         family="opt",
         vocab_size=settings.whole("vocab_size", 50272),
         embed_dim=embed_dim,
+        **narrow,
         num_layers=settings.whole("num_hidden_layers", 12),
         num_heads=settings.whole("num_attention_heads", 12),
         mlp_dim=settings.whole("ffn_dim", 3072),
@@ -77,7 +81,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         **published_head(config, "OPT"),
         "vocab_size": config.vocab_size,
         "hidden_size": config.embed_dim,
-        "word_embed_proj_dim": config.embed_dim,
+        "word_embed_proj_dim": config.embed_width,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
         "ffn_dim": config.mlp_dim,

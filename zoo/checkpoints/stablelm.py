@@ -1,4 +1,7 @@
-"""StableLM folders: LLaMA with layer norms and partly turned heads (Bellagente et al. 2024, arXiv:2402.17834)."""
+"""StableLM folders: LLaMA with layer norms and partly turned heads (Bellagente et al. 2024, arXiv:2402.17834).
+
+StableLM 2 12B normalises each head of queries and keys by a layer norm of its own, without bias, in a tensor a head.
+"""
 
 from collections.abc import Set
 from typing import Any
@@ -18,6 +21,10 @@ from zoo.checkpoints.rotary_settings import published_partial, read_rotary, rota
 from zoo.checkpoints.settings import Settings
 from zoo.config import ModelConfig
 
+HEAD_NORMS = (
+    Key(f"{LAYER}attention/query_norm/scale", f"{THEIRS}self_attn.q_layernorm.norms.{{head}}.weight"),
+    Key(f"{LAYER}attention/key_norm/scale", f"{THEIRS}self_attn.k_layernorm.norms.{{head}}.weight"),
+)
 BIASES = (
     Key(f"{LAYER}attention_norm/bias", f"{THEIRS}input_layernorm.bias"),
     Key(f"{LAYER}mlp_norm/bias", f"{THEIRS}post_attention_layernorm.bias"),
@@ -38,9 +45,11 @@ def read_config(settings: Settings, names: Set[str], architecture: str | None, t
     """ModelConfig of a StableLM folder; arguments as in zoo/checkpoints/bert.py."""
     fields = read_decoder(settings, names, architecture, tied, DEFAULTS)
     rotary = read_rotary(settings, fields["max_positions"], partial=0.25)
-    settings.only("qk_layernorm", False)  # a norm of its own for each head, in as many tensors
+    normed = settings.flag("qk_layernorm", False)
+    by_head = dict(qk_norm=True, qk_norm_over="own_head", qk_norm_kind="layernorm") if normed else {}
     return ModelConfig(
         **fields
+        | by_head
         | dict(
             family="stablelm",
             rotary_base=rotary.base,
@@ -63,10 +72,11 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "partial_rotary_factor": published_partial(config.rotary_dim, config.head_dim),
         "use_qkv_bias": config.attention_bias,
         "use_parallel_residual": config.parallel_block,
+        "qk_layernorm": config.qk_norm,
         "hidden_dropout": config.dropout,
     }
 
 
 FORMATS = decoder_format(
-    "stablelm", "StableLm", table("StableLM", *BIASES, norms=PRE_NORMS), read_config, write_config
+    "stablelm", "StableLm", table("StableLM", *BIASES, *HEAD_NORMS, norms=PRE_NORMS), read_config, write_config
 )

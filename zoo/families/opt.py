@@ -1,4 +1,7 @@
-"""OPT: GPT-3 rebuilt with ReLU, and positions from row 2 of their table on (Zhang et al. 2022, arXiv:2205.01068)."""
+"""OPT: GPT-3 rebuilt with ReLU, and positions from row 2 of their table on (Zhang et al. 2022, arXiv:2205.01068).
+
+The released 350M model stands apart: norms after the sums, no final norm, tokens half as wide as the stream.
+"""
 
 from zoo.config import ModelConfig
 
@@ -24,6 +27,9 @@ def _shape(num_layers: int, embed_dim: int, num_heads: int, **changes) -> ModelC
 PRESETS = {
     "opt-tiny": _shape(2, 128, 2, vocab_size=8192, max_positions=512),
     "opt-125m": OPT,
+    "opt-350m": _shape(
+        *(24, 1024, 16), embed_rank=512, embed_projection="tokens", norm_placement="post", final_norm=False
+    ),
     "opt-1.3b": _shape(24, 2048, 32),
     "opt-2.7b": _shape(32, 2560, 32),
     "opt-6.7b": _shape(32, 4096, 32),
