@@ -1,61 +1,7 @@
 """The tasks that are known by name, each described completely; `eval.tasks` reads them."""
 
-from dataclasses import dataclass
-from typing import Literal
-
+from eval.task import Task
 from zoo.errors import InputError, nearest
-
-
-@dataclass(frozen=True)
-class Task:
-    """A classification task, completely.
-
-    Attributes:
-        name, title: for command lines and for people.
-        labels: C label names; an example's label is an index into them.
-        text_fields: one or two columns.
-        label_field: the column of the label.
-        label_rule: "name": the column holds a label name; "sign": it holds a rating, whose sign picks labels[0] (below
-            zero) or labels[1], and a rating of zero is left out.
-        metrics, main_metric: names from `eval.metrics.METRICS`; the main one is what a report compares.
-        train_file: the file, or all there is where test_file is None.
-        test_file: the published test set.
-        reader: a format of `eval.readers`, with `columns` where the file names none, and the bytes' `encoding`.
-        family_field: a column whose value up to the last "_" names the review or article that a sentence is from.
-        test_fraction, validation_fraction: of all texts without a test set; of the training texts.
-        source: embedded package that holds the files ("" for one's own), with `licence` and `reference`.
-    """
-
-    name: str
-    title: str
-    labels: tuple[str, ...]
-    text_fields: tuple[str, ...]
-    label_field: str
-    train_file: str
-    test_file: str | None = None
-    label_rule: Literal["name", "sign"] = "name"
-    metrics: tuple[str, ...] = ("accuracy", "macro_f1")
-    main_metric: str = "accuracy"
-    reader: str = "tsv"
-    columns: tuple[str, ...] = ()
-    encoding: str = "utf-8"
-    family_field: str | None = None
-    test_fraction: float = 0.25
-    validation_fraction: float = 0.1
-    source: str = ""
-    licence: str = ""
-    reference: str = ""
-
-    @property
-    def num_labels(self) -> int:
-        """C."""
-        return len(self.labels)
-
-    def label_index(self, name: str) -> int:
-        """The index of a label name; InputError with the nearest one where the task has no such label."""
-        if name not in self.labels:
-            raise InputError(f'task {self.name}: no label "{name}"{nearest(name, self.labels)}')
-        return self.labels.index(name)
 
 
 def _sentiment(name: str, title: str, file: str, family_field: str | None = None) -> Task:

@@ -11,6 +11,7 @@ SUBCOMMANDS: dict[str, str] = {
     "demo": "eval.demo:demo",
     "finetune": "eval.commands:finetune",
     "transfer": "eval.commands:transfer",
+    "perplexity": "eval.language_commands:perplexity",
     "export-texts": "eval.export_texts:export_texts",
 }
 

@@ -1,5 +1,6 @@
 """Which columns of a table hold the text and the label, where the table leaves one choice."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from eval.readers import Table
@@ -7,27 +8,38 @@ from zoo.errors import InputError
 
 TEXT_NAMES = {"text", "sentence", "review", "document", "content", "body", "comment", "message", "headline", "tweet"}
 LABEL_NAMES = {"label", "labels", "y", "class", "category", "target", "sentiment", "topic", "stars", "rating", "intent"}
+NUMBER_NAMES = {"score", "rating", "stars", "similarity", "value", "grade", "target", "label", "y"}
 MOST_CLASSES = 50
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
-def find(table: Table, text: str = "", label: str = "", text_b: str | None = None) -> tuple[str, str]:
+def find(
+    table: Table, text: str = "", label: str = "", text_b: str | None = None, *, numbers: bool = False
+) -> tuple[str, str]:
     """The names of the text and the label column.
 
     A column that is not given is the one with a usual name, or else the one whose values look the part: few values that
-    repeat are labels, values of several words are texts. The text may also be the one column that is left.
+    repeat (or, where numbers are predicted, numbers) are labels, values of several words are texts. The text may also
+    be the one column that is left.
 
     Args:
         table: the rows.
         text, label: names that are given; "" looks for one.
         text_b: the column of a second text, which is neither.
+        numbers: whether the label is a number to predict.
 
     Raises:
-        InputError: a given column that is not there; none or several that could be it, with the columns that are there.
+        InputError: a given column that is not there, or that is given twice; none or several that could be it, with
+            the columns that are there.
     """
-    for given in (text, label, text_b):
-        if given:
-            table.require(given)
-    label = label or _only(table, "label", LABEL_NAMES, _holds_labels, [text, text_b])
+    given = [column for column in (text, label, text_b) if column]
+    twice = next((column for column in given if given.count(column) > 1), None)
+    if twice:
+        raise InputError(f'{table.path}: "{twice}" is named twice; texts and label are columns of their own')
+    for column in given:
+        table.require(column)
+    names, looks = (NUMBER_NAMES, _holds_numbers) if numbers else (LABEL_NAMES, _holds_labels)
+    label = label or _only(table, "label", names, looks, [text, text_b])
     return text or _only(table, "text", TEXT_NAMES, _holds_texts, [label, text_b], last=True), label
 
 
@@ -54,6 +66,10 @@ def _only(
 def _holds_labels(values: list[str]) -> bool:
     distinct = len(set(values))
     return 1 < distinct <= MOST_CLASSES and 2 * distinct <= len(values) and not _holds_texts(values)
+
+
+def _holds_numbers(values: list[str]) -> bool:
+    return len(set(values)) > 1 and all(NUMBER.fullmatch(value) for value in values)
 
 
 def _holds_texts(values: list[str]) -> bool:

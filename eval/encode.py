@@ -11,7 +11,7 @@ fill the batch up. T is one of at most four lengths, so a program is compiled at
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -78,23 +78,13 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfi
         InputError: no example, a length that the model or the special pieces do not allow, a tokenizer of more pieces
             than the model has, or one without the special pieces that the framing needs.
     """
-    if not examples:
-        raise InputError("there is no example to encode")
-    if config.image_size:
-        raise InputError("examples are texts, and this model reads images")
-    if not 1 <= max_length <= config.max_positions:
-        raise InputError(f"max_length is {max_length}; this model reads 1 to {config.max_positions} tokens")
-    if tokenizer.vocab_size > config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} pieces but the model's vocabulary {config.vocab_size}: "
-            "they do not belong together"
-        )
+    check(examples, tokenizer, config, max_length)
     first = tokenizer.encode_batch([example.text_a for example in examples])
     second: list[list[int] | None] = [None] * len(examples)
     pairs = [i for i, example in enumerate(examples) if example.text_b is not None]
     for i, ids in zip(pairs, tokenizer.encode_batch([examples[i].text_b or "" for i in pairs]), strict=True):
         second[i] = ids
-    style = "bert" if config.visibility == "full" else "gpt"
+    style = frame_style(config)
     framed, truncated = [], 0
     for a, b in zip(first, second, strict=True):
         whole = len(tokenizer.frame(a, b, style=style)[0])
@@ -109,6 +99,31 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfi
         pad_id=tokenizer.pad_id or 0,
         truncated=truncated,
     )
+
+
+def check(examples: Sequence[Any], tokenizer: Tokenizer, config: ModelConfig, max_length: int) -> None:
+    """Raises InputError where examples cannot become rows of this model, of any kind; see `encode`."""
+    if not examples:
+        raise InputError("there is no example to encode")
+    if config.image_size:
+        raise InputError("examples are texts, and this model reads images")
+    if not 1 <= max_length <= config.max_positions:
+        raise InputError(f"max_length is {max_length}; this model reads 1 to {config.max_positions} tokens")
+    if tokenizer.vocab_size > config.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} pieces but the model's vocabulary {config.vocab_size}: "
+            "they do not belong together"
+        )
+
+
+def frame_style(config: ModelConfig) -> Literal["bert", "gpt"]:
+    """How `Tokenizer.frame` writes for this model."""
+    return "bert" if config.visibility == "full" else "gpt"
+
+
+def first_place(tokenizer: Tokenizer, config: ModelConfig) -> int:
+    """Where a text's own ids begin in its frame: after [CLS] or <s>, or at 0 where there is neither."""
+    return int(frame_style(config) == "bert" or tokenizer.bos_id is not None)
 
 
 def buckets(max_length: int) -> tuple[int, ...]:

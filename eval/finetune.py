@@ -1,7 +1,8 @@
-"""Full fine-tuning of a checkpoint (or of a random start) on a task of any kind.
+"""Fine-tuning of a checkpoint (or of a random start) on a task of any kind, by gradient descent.
 
     loss = sum over examples of what eval.kinds says (-log p(label) of a class) / number of examples in the batch
 
+FinetuneConfig.way says what is trained (eval.freeze, eval.lora); eval.adapt is the face of all ways, closed form too.
 The rows, the head's initial weights and the dropout of a run are decided by its seed and by nothing else, so two arms
 that differ in where they start (pre-trained, random) share all three: a pair. The learning rate travels as data, so one
 compiled program a row length serves all seeds, arms, budgets and rates.
@@ -9,35 +10,38 @@ compiled program a row length serves all seeds, arms, budgets and rates.
 References: Devlin et al. 2018, section 4 (encoders); Radford et al. 2018, section 3.2 (decoders, last token).
 """
 
-import dataclasses
 import functools
-import math
 import time
-import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
+from eval import freeze, lora
+from eval.class_weights import check_labels, weighed
 from eval.encode import Encoded, collate, training_order
+from eval.finetune_config import FinetuneConfig
 from eval.kinds import CLASSIFICATION, Kind
 from eval.planned_rate import make_plan, planned_optimizer
 from eval.predict import data_parallel, place, whole_rows
+from eval.selection import Selection
 from eval.tasks import Example
 from train.config import TrainConfig
-from train.mesh import Driver
+from train.mesh import Driver, MeshDriver
 from train.metrics import Pair, add, divide
 from train.state import TrainState
 from train.step import make_train_step
-from zoo.config_checks import refuse_unknown
-from zoo.errors import InputError, nearest
+from zoo.errors import InputError
 from zoo.model import Model, with_head
 from zoo.tokenizer import Tokenizer
 
+__all__ = ["FinetuneConfig", "Finetuned", "NotFiniteError", "finetune", "random_start", "with_task_head"]
+
 # Folded into the seed's key: numbers that no step of a run reaches.
-HEAD_KEY, START_KEY = 2**31 - 1, 2**31 - 2
+HEAD_KEY, START_KEY, LORA_KEY = 2**31 - 1, 2**31 - 2, 2**31 - 3
 # Seconds between two looks at the loss, each of which waits for the device.
 LOOK = 1.0
 
@@ -46,87 +50,22 @@ class NotFiniteError(InputError):
     """A loss or gradient that is not finite: the rate is too high, or the checkpoint is not sound."""
 
 
-@dataclass(frozen=True)
-class FinetuneConfig:
-    """How a classifier is fine-tuned.
-
-    Attributes:
-        learning_rate: the peak.
-        batch_size: examples an update.
-        epochs: passes over the labelled examples; 0 with `steps`.
-        steps: updates, in place of epochs; 0 leaves it to `epochs`.
-        warmup_fraction: share of the updates in which the rate rises to its peak.
-        schedule: after the warm-up, "linear" falls to 0 at the last update, "constant" stays.
-        weight_decay: on every kernel, decoupled.
-        clip_norm: greatest global norm of the gradient; 0 or None for no clipping.
-        dropout: of embeddings, attention, residual updates and the pooled row; None keeps the checkpoint's own.
-        max_length: tokens a row, special pieces included; longer texts lose their end.
-        pooling: what the head reads: "cls", "mean" or "last"; "auto" is the mean for models that see both ways, else
-            the last token.
-        seed: of the head, the order of examples and dropout.
-    """
-
-    learning_rate: float = 1e-4
-    batch_size: int = 16
-    epochs: int = 10
-    steps: int = 0
-    warmup_fraction: float = 0.1
-    schedule: Literal["linear", "constant"] = "linear"
-    weight_decay: float = 0.01
-    clip_norm: float | None = 1.0
-    dropout: float | None = 0.1
-    max_length: int = 128
-    pooling: Literal["auto", "cls", "mean", "last"] = "auto"
-    seed: int = 0
-
-    def __post_init__(self):
-        for name, hint in typing.get_type_hints(type(self)).items():
-            value, choices = getattr(self, name), typing.get_args(hint)
-            if typing.get_origin(hint) is Literal and value not in choices:
-                raise InputError(f'FinetuneConfig: {name} is "{value}"{nearest(value, choices)}')
-            if hint is int and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise InputError(f"FinetuneConfig: {name} is {value!r}; it must be a whole number from 0 on")
-        _require(self.batch_size >= 1, f"batch_size is {self.batch_size}; it must be 1 or more")
-        _require(self.epochs or self.steps, "epochs and steps are both 0; set one of them")
-        rate, warmup = self.learning_rate, self.warmup_fraction
-        _require(math.isfinite(rate) and rate > 0, f"learning_rate is {rate}; it must be above 0")
-        _require(0 <= warmup < 1, f"warmup_fraction is {warmup}; it must be from 0 to below 1")
-        _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}; it must be 0 or more")
-        clip, dropout = self.clip_norm, self.dropout
-        _require(not clip or clip > 0, f"clip_norm is {clip}; it must be 0 or more")
-        object.__setattr__(self, "clip_norm", clip or None)
-        _require(dropout is None or 0 <= dropout < 1, f"dropout is {dropout}; it must be from 0 to below 1, or None")
-
-    def replace(self, **changes: Any) -> "FinetuneConfig":
-        """A copy with `changes`, validated; an unknown name raises InputError with the nearest field."""
-        refuse_unknown(changes, type(self))
-        return dataclasses.replace(self, **changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain types alone, ready for JSON."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> "FinetuneConfig":
-        """The inverse of `to_dict`; unknown keys raise InputError."""
-        refuse_unknown(plain, cls)
-        return cls(**plain)
-
-    def total_steps(self, examples: int) -> int:
-        """Updates for so many labelled examples."""
-        return self.steps or self.epochs * -(-examples // self.batch_size)
-
-
 @dataclass(frozen=True, eq=False)
 class Finetuned:
-    """The outcome of a run.
+    """The outcome of adapting a checkpoint.
 
     Attributes:
-        model, params: the classifier.
+        model, params: the model under the task's head, whole: adapters are merged into their kernels.
         history: one dict an epoch: epoch, step, loss (nats an example, while training), what else the kind's loss gives
-            (accuracy), learning_rate.
-        seconds: of training, compilation included.
+            (accuracy), learning_rate. Empty for the closed form.
+        seconds: of training, compilation and evaluations included.
         truncated: how many training texts were longer than max_length.
+        trainable, total: numbers that were trained, and in all (adapters are counted in both).
+        evaluations: one dict for each look at the validation examples: step, epoch, loss, the metric.
+        chosen: the epoch, from 0, whose parameters these are; -1 for the closed form.
+        chosen_step: the same in updates.
+        adapter: way "lora": the adapters; None otherwise.
+        facts: what else a way has to tell, such as the probe's regulariser.
     """
 
     model: Model
@@ -134,6 +73,35 @@ class Finetuned:
     history: tuple[dict[str, float], ...]
     seconds: float
     truncated: int
+    trainable: int = 0
+    total: int = 0
+    evaluations: tuple[dict[str, float], ...] = ()
+    chosen: int = -1
+    chosen_step: int = 0
+    adapter: dict[str, Any] | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a compiled step depends on beside the model: settings that are no data."""
+
+    train: TrainConfig
+    layer_decay: float = 1.0
+    lora_scale: float = 0.0
+
+    @classmethod
+    def of(cls, config: FinetuneConfig) -> "Recipe":
+        """The recipe of a run. Adapters decay as the kernels do that they stand for."""
+        adapts = config.way == "lora"
+        train = TrainConfig(
+            optimizer=config.optimizer,
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+            beta2=0.999,
+            decay=("*kernel", "*lora_a", "*lora_b") if adapts else ("*kernel",),
+        )
+        return cls(train, config.layer_decay, config.lora_alpha / config.lora_rank if adapts else 0.0)
 
 
 def finetune(
@@ -145,19 +113,21 @@ def finetune(
     num_labels: int,
     *,
     kind: Kind = CLASSIFICATION,
+    validation: Sequence[Example] | Encoded | None = None,
     label_names: Sequence[str] = (),
     devices: Sequence[jax.Device] | None = None,
     watch: Callable[[Mapping[str, float]], None] | None = None,
 ) -> Finetuned:
-    """Trains all parameters and a fresh head.
+    """Trains a fresh head, and of the backbone what config.way says.
 
     Args:
         model, params: the backbone; its own head, if any, is left behind. `params` stays as it is.
         tokenizer: the checkpoint's own.
         train: labelled examples, or the same encoded already with this model and config.max_length.
-        config: the run.
+        config: the run; its way is any but "probe".
         num_labels: C.
         kind: of the task.
+        validation: what config.select "best" goes by; not looked at otherwise.
         label_names: kept in the model's config.
         devices: rows are spread over them, with equal results; None takes all.
         watch: called about once a second with step, steps, epoch, loss, learning_rate, examples_per_second.
@@ -166,29 +136,70 @@ def finetune(
         Finetuned.
 
     Raises:
-        InputError: one class only, what `encode` refuses; NotFiniteError: a loss that is not finite, with its step.
+        InputError: one class only, what `encode` refuses, "best" of no validation examples; NotFiniteError: a loss that
+            is not finite, with its step.
     """
+    if config.way == "probe":
+        raise InputError('way "probe" is a closed form, without steps: use eval.adapt.adapt')
     started = time.perf_counter()
     encoded = train if isinstance(train, Encoded) else kind.encode(train, tokenizer, model.config, config.max_length)
     if kind is CLASSIFICATION:
-        _check_labels(encoded, num_labels)
+        check_labels(encoded, num_labels)
+    encoded = weighed(encoded, config, num_labels, kind)
     model, params = with_task_head(model, params, config, num_labels, label_names, kind)
+    if validation is not None and not isinstance(validation, Encoded) and config.select == "best":
+        validation = kind.encode(validation, tokenizer, model.config, config.max_length) if validation else None
+    selection = Selection(config, kind, validation, label_names, devices)
     driver = data_parallel(devices)
     size, total = whole_rows(config.batch_size, driver), config.total_steps(len(encoded))
-    static = TrainConfig(weight_decay=config.weight_decay, clip_norm=config.clip_norm, beta2=0.999)
-    step_of, start = _compiled(model, static, driver, kind)
+    recipe = Recipe.of(config)
+    trained, frozen = freeze.split(params, model.config, config, kind.head)
+    if config.way == "lora":
+        key = jax.random.fold_in(jax.random.key(config.seed), LORA_KEY)
+        trained = {**trained, lora.NAME: lora.create(params, config.lora_targets, config.lora_rank, key)}
+    frozen = _placed(frozen, driver)
+    trainable = freeze.count(trained)
+    step_of, start = _compiled(model, recipe, driver, kind)
     plan = make_plan(config.learning_rate, total, config.warmup_fraction, config.schedule)
-    state = start(place(params, driver), jax.random.key_data(jax.random.key(config.seed)), plan)
-    history, step, epoch = [], 0, 0
+    state = start(_placed(trained, driver), jax.random.key_data(jax.random.key(config.seed)), plan)
+
+    def stop_after(step: int, epoch: int) -> bool:
+        """Looks at the validation examples; True where there is nothing more to wait for."""
+        if selection.seen(step):
+            return False
+        return selection.look(
+            step, epoch, model, freeze.join(state.params, frozen, recipe.lora_scale), state.params
+        )
+
+    history, step, epoch, stopped = [], 0, 0, False
     look = _Look(watch, config, total)
-    while step < total:
+    while step < total and not stopped:
         for rows in training_order(encoded, config.batch_size, config.seed, epoch)[: total - step]:
-            state, metrics = step_of(state, driver.put(collate(encoded, rows, size)))
+            batch = driver.put(collate(encoded, rows, size))
+            state, metrics = step_of(state, {"batch": batch, "frozen": frozen})
             step += 1
             look.add(step, epoch, metrics)
+            if config.eval_every and step % config.eval_every == 0 and stop_after(step, epoch):
+                stopped = True
+                break
         history.append(look.end_epoch(epoch))
+        if not stopped and (step == total or not config.eval_every):
+            stopped = stop_after(step, epoch)
         epoch += 1
-    return Finetuned(model, state.params, tuple(history), time.perf_counter() - started, encoded.truncated)
+    best = selection.best(state.params, step, epoch - 1)
+    return Finetuned(
+        model,
+        freeze.join(best.trained, frozen, recipe.lora_scale),
+        tuple(history),
+        time.perf_counter() - started,
+        encoded.truncated,
+        trainable=trainable,
+        total=trainable + freeze.count(frozen),
+        evaluations=tuple(selection.evaluations),
+        chosen=best.epoch,
+        chosen_step=best.step,
+        adapter=best.trained.get(lora.NAME),
+    )
 
 
 def with_task_head(
@@ -207,6 +218,8 @@ def with_task_head(
     names = tuple(label_names) if width == len(label_names) else ()
     changes: dict[str, Any] = {"head": kind.head, "num_labels": width, "label_names": names, "next_sentence": False}
     changes |= {"pooling": pooling, "pooler": model.config.pooler and pooling == "cls" and kind.head == "classifier"}
+    if config.way == "probe":  # a probe is one linear map, with a bias, whatever the family's own classifier
+        changes |= {"classifier_hidden": "none", "classifier_norm": False, "classifier_bias": True}
     if config.dropout is not None:
         changes |= dict.fromkeys(("dropout", "embed_dropout", "attention_dropout", "head_dropout"), config.dropout)
     return with_head(model, params, key=jax.random.fold_in(jax.random.key(config.seed), HEAD_KEY), **changes)
@@ -219,22 +232,39 @@ def random_start(model: Model, seed: int) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=16)
 def _compiled(
-    model: Model, config: TrainConfig, driver: Driver, kind: Kind = CLASSIFICATION
+    model: Model, recipe: Recipe, driver: Driver, kind: Kind = CLASSIFICATION
 ) -> tuple[Callable[..., Any], Callable[..., TrainState]]:
-    """The compiled step, and the function that makes a state of it from parameters, key data and a plan."""
-    optimizer = planned_optimizer(config)
+    """The compiled step, and the function that makes a state of it from what is trained, key data and a plan.
+
+    The step is called with (state, {"batch": ..., "frozen": ...}): what is frozen is data, of which nothing is copied.
+    """
+    scaled = [freeze.scale_by_layer(model.config, recipe.layer_decay)] if recipe.layer_decay != 1 else []
+    optimizer = planned_optimizer(recipe.train, *scaled)
+
+    def step(state, given):
+        def loss(model, trained, batch, keys):
+            return kind.loss(model, freeze.join(trained, given["frozen"], recipe.lora_scale), batch, keys)
+
+        return make_train_step(model, loss, optimizer)(state, given["batch"])
 
     @jax.jit
-    def start(params, key, plan):
+    def start(trained, key, plan):
         # Copies: the step uses its state up, and the caller keeps the parameters.
-        params = jax.tree.map(jnp.copy, params)
-        opt_state = optimizer.init(params)._replace(plan=plan)
-        return TrainState(jnp.zeros((), jnp.int32), params, opt_state, key)
+        trained = jax.tree.map(jnp.copy, trained)
+        opt_state = optimizer.init(trained)._replace(plan=plan)
+        return TrainState(jnp.zeros((), jnp.int32), trained, opt_state, key)
 
-    def placed_start(params, key, plan):
-        return place(start(params, place(key, driver), place(plan, driver)), driver)
+    def placed_start(trained, key, plan):
+        return _placed(start(trained, _placed(key, driver), _placed(plan, driver)), driver)
 
-    return driver.compile(make_train_step(model, kind.loss, optimizer)), placed_start
+    return driver.compile(step), placed_start
+
+
+def _placed(tree: Any, driver: Driver) -> Any:
+    """As eval.predict.place, for trees with adapters too: a data-parallel mesh has every parameter on each device."""
+    if isinstance(driver, MeshDriver):
+        return jax.device_put(tree, NamedSharding(driver.mesh, PartitionSpec()))
+    return place(tree, driver)
 
 
 class _Look:
@@ -279,16 +309,3 @@ class _Look:
             self.rate = float(metrics["learning_rate"])
         self.waiting = []
         self.looked = time.perf_counter()
-
-
-def _check_labels(encoded: Encoded, num_labels: int) -> None:
-    present = sorted(set(encoded.labels.tolist()))
-    if present[0] < 0 or present[-1] >= num_labels:
-        raise InputError(f"labels are {present[0]} to {present[-1]}; {num_labels} classes are 0 to {num_labels - 1}")
-    if len(present) < 2:
-        raise InputError(f"{len(encoded)} labelled examples of one class only; two classes are needed to learn from")
-
-
-def _require(condition: Any, message: str) -> None:
-    if not condition:
-        raise InputError(f"FinetuneConfig: {message}")

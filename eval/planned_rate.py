@@ -48,11 +48,13 @@ def planned_rate(plan: Plan, count: jax.Array) -> jax.Array:
     return jnp.where(count < plan.warmup_steps, before, plan.peak + (plan.final - plan.peak) * progress)
 
 
-def planned_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """train.optimizer's chain, following the plan that lies in its state."""
+def planned_optimizer(
+    config: TrainConfig, *then: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """train.optimizer's chain, following the plan that lies in its state, and what comes `then`."""
 
     def chain(plan):
-        return make_optimizer(config, lambda count: planned_rate(plan, count))
+        return optax.chain(make_optimizer(config, lambda count: planned_rate(plan, count)), *then)
 
     def init(params):
         plan = Plan(*(jnp.zeros((), jnp.float32),) * 4)

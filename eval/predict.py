@@ -1,20 +1,23 @@
 """Prediction that drops no example: outputs of all, in order, the same whatever the batch size and the devices."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from eval.encode import Encoded, collate, prediction_order
+from eval.encode import Batch, Encoded, collate, prediction_order
 from eval.kinds import CLASSIFICATION, Evaluation, Kind
+from eval.packing import pack, packs
 from eval.tasks import Example
 from train.mesh import Driver, JitDriver, MeshDriver, make_driver
 from zoo import partition
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
+
+READ = ("tokens", "segment_ids", "token_types", "weights")
 
 
 def predict(
@@ -57,9 +60,10 @@ def predict_encoded(
     *,
     batch_size: int = 64,
     kind: Kind = CLASSIFICATION,
+    packed: bool = True,
     devices: Sequence[jax.Device] | None = None,
 ) -> Any:
-    """`predict` for examples that are encoded already."""
+    """`predict` for examples that are encoded already; `packed` puts several into a row where they can share one."""
     if model.config.head != kind.head:
         raise InputError(f'prediction needs head "{kind.head}", and this model has "{model.config.head}": fine-tune it')
     if batch_size < 1:
@@ -69,14 +73,13 @@ def predict_encoded(
     outputs_of, params = _compiled(model, driver, kind), place(params, driver)
     found: list[Any] = [None] * len(encoded)
     waiting: list[tuple[np.ndarray, jax.Array]] = []
-    for rows in prediction_order(encoded, batch_size):
-        batch = collate(encoded, rows, size)
-        read = {name: batch[name] for name in ("tokens", "segment_ids", "token_types") if name in batch}
-        waiting.append((rows, outputs_of(params, read)))
+    for batch, order in _batches(encoded, batch_size, size, packed and packs(kind, encoded, model.config)):
+        read = {name: batch[name] for name in READ if name in batch}
+        waiting.append((order, outputs_of(params, read)))
         if len(waiting) > 2:  # the next batches are prepared while these are computed
             _store(found, *waiting.pop(0))
-    for rows, outputs in waiting:
-        _store(found, rows, outputs)
+    for order, outputs in waiting:
+        _store(found, order, outputs)
     if kind.per_token:
         return tuple(row[:length] for row, length in zip(found, encoded.lengths, strict=True))
     return np.stack(found)
@@ -128,6 +131,18 @@ def _compiled(model: Model, driver: Driver, kind: Kind) -> Any:
     return driver.compile_eval(functools.partial(kind.outputs, model))
 
 
-def _store(found: list[Any], rows: np.ndarray, outputs: jax.Array) -> None:
-    for row, output in zip(rows, np.asarray(outputs, np.float32), strict=False):  # filler rows come after the examples
-        found[row] = output
+def _batches(encoded: Encoded, batch_size: int, size: int, packed: bool) -> Iterator[tuple[Batch, np.ndarray]]:
+    """Batches of one number of rows, and which example each of their outputs belongs to (-1: none)."""
+    if packed:
+        whole, order = pack(encoded, np.arange(len(encoded)), step=size)
+        for start in range(0, len(order), size):
+            yield {name: array[start : start + size] for name, array in whole.items()}, order[start : start + size]
+        return
+    for rows in prediction_order(encoded, batch_size):
+        yield collate(encoded, rows, size), np.pad(rows, (0, size - len(rows)), constant_values=-1)
+
+
+def _store(found: list[Any], order: np.ndarray, outputs: jax.Array) -> None:
+    outputs = np.asarray(outputs, np.float32)
+    for place in np.argwhere(order >= 0):
+        found[order[tuple(place)]] = outputs[tuple(place)]

@@ -4,6 +4,7 @@
 |---|---|
 | tsv | tab-separated, header line first; a quote is a character like any other (GLUE's files hold single ones) |
 | tsv-bare | the same without a header; the columns are given |
+| mrpc | as tsv, or from Microsoft's own files beside it (`read_mrpc`) |
 | orange | tab-separated, three header lines: names, types, flags (Orange's .tab) |
 | csv | comma-separated, header line first, fields quoted as RFC 4180 has it |
 | jsonl | one JSON object a line |
@@ -13,12 +14,14 @@ import csv
 import io
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zoo.errors import InputError, nearest
 
+# A published file may hold this many torn rows, or this share of them, before it is another file than it should be.
+MOST_TORN, MOST_TORN_SHARE = 10, 0.01
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".tab": "orange"}
 
 
@@ -31,12 +34,14 @@ class Table:
         columns: column names in the file's order.
         lines: line number of each row, counted from 1.
         rows: column -> text, one dict a row. In JSON lines a key may be missing from a row.
+        torn: line numbers of rows with the wrong number of fields, where these may be left out.
     """
 
     path: Path
     columns: tuple[str, ...]
     lines: tuple[int, ...]
     rows: tuple[dict[str, str], ...]
+    torn: tuple[int, ...] = ()
 
     def require(self, column: str) -> None:
         """Raises InputError where the file has no such column, naming those that it has."""
@@ -53,7 +58,9 @@ def format_of(path: Path) -> str:
     return FORMATS[path.suffix.lower()]
 
 
-def read_table(path: Path, format: str, *, columns: Iterable[str] = (), encoding: str = "utf-8") -> Table:
+def read_table(
+    path: Path, format: str, *, columns: Iterable[str] = (), encoding: str = "utf-8", skip_torn: bool = False
+) -> Table:
     """Reads a whole file.
 
     Args:
@@ -61,6 +68,8 @@ def read_table(path: Path, format: str, *, columns: Iterable[str] = (), encoding
         format: one of the table above.
         columns: column names, for "tsv-bare" alone.
         encoding: of the bytes; a byte-order mark is dropped.
+        skip_torn: of tab-separated files, leave out up to 10 rows, or one in a hundred, that have too few or too many
+            fields (a tab or a line break inside a text); otherwise such a row is refused.
 
     Returns:
         The rows; blank lines are no rows.
@@ -68,6 +77,8 @@ def read_table(path: Path, format: str, *, columns: Iterable[str] = (), encoding
     Raises:
         InputError: missing or empty file, bytes that do not decode, a row with the wrong number of fields, bad JSON.
     """
+    if format == "mrpc":
+        return read_mrpc(path, encoding=encoding, skip_torn=skip_torn)
     text = read_text(path, encoding)
     if format == "jsonl":
         return _json_lines(path, text)
@@ -75,15 +86,42 @@ def read_table(path: Path, format: str, *, columns: Iterable[str] = (), encoding
         return _from_lists(path, None, _csv_rows(path, text))
     header_lines = {"tsv": 1, "tsv-bare": 0, "orange": 3}
     if format not in header_lines:
-        raise InputError(f'unknown format "{format}"{nearest(format, [*header_lines, "csv", "jsonl"])}')
+        raise InputError(f'unknown format "{format}"{nearest(format, [*header_lines, "mrpc", "csv", "jsonl"])}')
     lists = [(number, line.split("\t")) for number, line in _numbered_lines(text)]
     if format == "orange":
         names = [fields for number, fields in lists if number == 1]
         flags = [fields for number, fields in lists if number == 3] or [[]]
         if not names or (any(flags[0]) and len(flags[0]) != len(names[0])):
             raise InputError(f"{path}: not an Orange table: it starts with three lines of names, types and flags")
-        return _from_lists(path, names[0], [(number, fields) for number, fields in lists if number > 3])
-    return _from_lists(path, list(columns) if format == "tsv-bare" else None, lists)
+        return _from_lists(path, names[0], [(number, fields) for number, fields in lists if number > 3], skip_torn)
+    return _from_lists(path, list(columns) if format == "tsv-bare" else None, lists, skip_torn)
+
+
+def read_mrpc(path: Path, *, encoding: str = "utf-8", skip_torn: bool = False) -> Table:
+    """A file of GLUE's MRPC folder, or its rows from Microsoft's files beside it where it has not been made yet.
+
+    Args:
+        path: MRPC/train.tsv, dev.tsv or test.tsv. Where it is missing, test.tsv is msr_paraphrase_test.txt, and the
+            other two are msr_paraphrase_train.txt, of which dev_ids.tsv (two ids a line) names the development set.
+        encoding, skip_torn: see `read_table`.
+
+    Raises:
+        InputError: neither is there, or dev_ids.tsv is missing, without which no development set is GLUE's.
+    """
+    part = path.stem
+    whole = path.with_name(f"msr_paraphrase_{'test' if part == 'test' else 'train'}.txt")
+    if path.exists() or not whole.exists():
+        return read_table(path, "tsv", encoding=encoding, skip_torn=skip_torn)
+    table = read_table(whole, "tsv", encoding=encoding, skip_torn=skip_torn)
+    if part == "test":
+        return table
+    ids = path.with_name("dev_ids.tsv")
+    if not ids.exists():
+        raise InputError(f"{ids}: no such file; it says which pairs of {whole.name} are GLUE's development set")
+    named = {tuple(line.split("\t")[:2]) for _, line in _numbered_lines(read_text(ids, encoding))}
+    keep = [((row["#1 ID"], row["#2 ID"]) in named) == (part == "dev") for row in table.rows]
+    lines = tuple(line for line, kept in zip(table.lines, keep, strict=True) if kept)
+    return replace(table, lines=lines, rows=tuple(row for row, kept in zip(table.rows, keep, strict=True) if kept))
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
@@ -136,7 +174,9 @@ def _csv_rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-def _from_lists(path: Path, columns: list[str] | None, lists: list[tuple[int, list[str]]]) -> Table:
+def _from_lists(
+    path: Path, columns: list[str] | None, lists: list[tuple[int, list[str]]], skip_torn: bool = False
+) -> Table:
     if columns is None:
         columns, lists = [name.strip() for name in lists[0][1]], lists[1:]
     repeated = next((name for name in columns if columns.count(name) > 1), None)
@@ -144,13 +184,17 @@ def _from_lists(path: Path, columns: list[str] | None, lists: list[tuple[int, li
         raise InputError(f'{path}: two columns are named "{repeated}"')
     if not lists:
         raise InputError(f"{path}: a header but no rows")
-    for number, fields in lists:
-        if len(fields) != len(columns):
-            raise InputError(
-                f"{path}: line {number}: {len(fields)} fields where {len(columns)} are needed ({', '.join(columns)})"
-            )
+    torn = [(number, len(fields)) for number, fields in lists if len(fields) != len(columns)]
+    if len(torn) > (max(MOST_TORN, MOST_TORN_SHARE * len(lists)) if skip_torn else 0):
+        many = f" ({len(torn):,} of {len(lists):,} rows are so)" if skip_torn else ""
+        raise InputError(
+            f"{path}: line {torn[0][0]}: {torn[0][1]} fields where {len(columns)} are needed "
+            f"({', '.join(columns)}){many}"
+        )
+    if torn:
+        lists = [(number, fields) for number, fields in lists if len(fields) == len(columns)]
     rows = tuple(dict(zip(columns, fields, strict=True)) for _, fields in lists)
-    return Table(path, tuple(columns), tuple(number for number, _ in lists), rows)
+    return Table(path, tuple(columns), tuple(number for number, _ in lists), rows, tuple(number for number, _ in torn))
 
 
 def _json_lines(path: Path, text: str) -> Table:

@@ -1,13 +1,17 @@
 """Tagged sentences: one word and its tag a line, a blank line between sentences (CoNLL's layout).
 
-    sentences = read(Path("ner.txt"))          # words and tag names
-    examples = index(sentences, TASK.labels)   # words and tag numbers
+    words TAB tag        "Empire\tB-facility", "State\tI-facility", "=\tO"
 
-Word-piece alignment is another matter: a tag belongs to a word, and which pieces of it are scored is the task kind's.
+Tags are BIO: B-x begins an entity of type x, I-x goes on with it, O is outside. Which pieces of a word are scored is
+the task kind's concern; here a tag belongs to a word.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from eval.readers import read_text
+from eval.task import Task
+from zoo.errors import InputError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,46 @@ class TaggedExample:
     words: tuple[str, ...]
     tags: tuple[int, ...]
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The sentence, one space between its words."""
+        return (" ".join(self.words),)
 
-def tagged_text(words: Sequence[str]) -> str:
-    """A sentence's words with one space between: what hashes, splits and overlap checks look at."""
-    return " ".join(words)
+
+def read(task: Task, path: Path) -> tuple[list[TaggedExample], None, dict[str, int]]:
+    """The sentences of a file.
+
+    Args:
+        task: whose `labels` are the tag names.
+        path: the file. A word and its tag are the first and the last field of a line, with tabs (or, where there is
+            none, blanks) between; "-DOCSTART-" lines are no words.
+
+    Returns:
+        (sentences, None, what was left out), as `eval.tasks` wants it.
+
+    Raises:
+        InputError: a line without a tag, an unknown tag, an I- tag that goes on with nothing.
+    """
+    index = {name: i for i, name in enumerate(task.labels)}
+    examples, words, tags, before = [], [], [], "O"
+    lines = read_text(path, task.encoding).split("\n")
+    for number, line in enumerate([*lines, ""], 1):
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if words:
+                examples.append(TaggedExample(tuple(words), tuple(tags)))
+            words, tags, before = [], [], "O"
+            continue
+        fields = [part.strip() for part in (line.split("\t") if "\t" in line else line.split())]
+        word, tag = fields[0], fields[-1]
+        if len(fields) < 2 or not word or not tag:
+            raise InputError(f"{path}: line {number}: a word and its tag are needed, with a tab between")
+        if tag not in index:
+            raise InputError(f'{path}: line {number}: no tag "{tag}" in {task.name}{nearest(tag, task.labels)}')
+        if tag.startswith("I-") and before[2:] != tag[2:]:
+            raise InputError(f'{path}: line {number}: "{tag}" goes on with nothing: "{before}" stands before it')
+        words.append(word)
+        tags.append(index[tag])
+        before = tag
+    if not examples:
+        raise InputError(f"{path}: no sentence with a word and a tag")
+    return examples, None, {}

@@ -1,5 +1,6 @@
-"""What an experiment consists of: networks on tasks, label budgets, seeds, and the cells that follow from them."""
+"""What an experiment consists of: networks on tasks, ways, label budgets, seeds, and the cells that follow from them."""
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from eval import metrics
-from eval.cells import CellKey
+from eval import baselines, kinds, rescore
+from eval.cells import FULL, CellKey
+from eval.examples import key_of
 from eval.finetune import FinetuneConfig
-from eval.tasks import Example, Splits
+from eval.tasks import Splits
 from zoo.errors import InputError
 from zoo.partition import path_string
 
-NETWORK_ARMS = ("pretrained", "random")
-BASELINE = "tf-idf"
+PRETRAINED, RANDOM, SHUFFLED, BASELINE = "pretrained", "random", "shuffled", "baseline"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +28,13 @@ class Trial:
         network: its name in the report.
         source: what zoo.load and zoo.load_tokenizer read: a folder, a run folder, or an embedded checkpoint's name.
         splits: the task; `limited` cuts its test and validation sets.
-        config: of every fine-tuning; its seed is replaced by the cell's.
+        config: of every fine-tuning; its seed and way are replaced by the cell's.
         labels: budgets, each from 2 to the size of the training split.
         seeds: of the draw of labelled examples, the head, the order and dropout.
-        rates: learning rates to choose from, for each arm; none or one leaves nothing to choose.
+        rates: learning rates to choose from, for each arm and way; none or one leaves nothing to choose.
+        ways: of adapting the checkpoint, as FinetuneConfig.way spells them.
+        scratch: also the same network from random start, all its parameters trained, whatever the ways.
+        control: also the checkpoint trained on shuffled labels, each way, with the largest budget.
     """
 
     network: str
@@ -40,6 +44,14 @@ class Trial:
     labels: tuple[int, ...]
     seeds: tuple[int, ...]
     rates: tuple[float, ...] = ()
+    ways: tuple[str, ...] = (FULL,)
+    scratch: bool = True
+    control: bool = False
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """(arm, way) of all that runs at every budget: the ways of the checkpoint, then the random start."""
+        return (*((PRETRAINED, way) for way in self.ways), *(((RANDOM, FULL),) if self.scratch else ()))
 
 
 def limited(splits: Splits, test: int = 0, validation: int = 0) -> Splits:
@@ -55,10 +67,11 @@ def limited(splits: Splits, test: int = 0, validation: int = 0) -> Splits:
     return replace(splits, test=_fewest(splits.test, test), validation=_fewest(splits.validation, validation))
 
 
-def check(trials: Sequence[Trial]) -> None:
+def check(trials: Sequence[Trial], *, with_baseline: bool = False) -> None:
     """Raises InputError for trials that cannot be run, before the first cell is.
 
-    No trial, a (task, network) named twice, two versions of one task, a budget that the task cannot give.
+    No trial, a (task, network) named twice, two versions of one task, a budget that the task cannot give, a way named
+    twice, a task without a baseline or whose labels cannot be shuffled, where these are asked for.
     """
     if not trials:
         raise InputError("an experiment needs at least one network and one task")
@@ -74,39 +87,54 @@ def check(trials: Sequence[Trial]) -> None:
             raise InputError(f"task {task.name} stands here in two versions; give every network the same splits")
         if not trial.labels or not trial.seeds:
             raise InputError("an experiment needs at least one label budget and one seed")
+        if not trial.ways or len(set(trial.ways)) < len(trial.ways):
+            raise InputError(f"ways are {', '.join(trial.ways) or 'none'}; give each once, one at least")
+        for way in trial.ways:
+            with_way(trial.config, way)
         for labels in trial.labels:
             if not 2 <= labels <= size:
                 raise InputError(
-                    f"{labels:,} labels from task {task.name}, which has {size:,} to train on: take 2 to {size:,}"
+                    f"{labels:,} labels from task {task.name}, which has {size:,} to train on: take 2 to {size:,}, "
+                    'or "all"'
                 )
-        metrics.metric(task.main_metric)
+        kinds.of(task)
+        rescore.require(task)
+        if with_baseline:
+            baselines.name_of(task)
+        if trial.control:
+            shuffled(trial.splits.train[:2], 0)
 
 
 def cell_keys(trial: Trial) -> list[CellKey]:
-    """A trial's cells in the order in which they are run: pairs stay together."""
-    return [
-        CellKey(trial.splits.task.name, trial.network, arm, labels, seed)
+    """A trial's cells in the order in which they are run: pairs stay together, the control comes last."""
+    name, network = trial.splits.task.name, trial.network
+    keys = [
+        CellKey(name, network, arm, labels, seed, way)
         for labels in trial.labels
         for seed in trial.seeds
-        for arm in NETWORK_ARMS
+        for arm, way in trial.rows
     ]
+    if trial.control:
+        most = max(trial.labels)
+        keys += [CellKey(name, network, SHUFFLED, most, seed, way) for seed in trial.seeds for way in trial.ways]
+    return keys
 
 
 def tuning_keys(trial: Trial) -> list[CellKey]:
-    """One key for each arm and rate where there is a rate to choose."""
+    """One key for each arm, way and rate where there is a rate to choose."""
     runs = len(trial.rates) if len(trial.rates) > 1 else 0
     name = trial.splits.task.name
     return [
-        CellKey(name, trial.network, arm, max(trial.labels), trial.seeds[0])
-        for arm in NETWORK_ARMS
+        CellKey(name, trial.network, arm, max(trial.labels), trial.seeds[0], way)
+        for arm, way in trial.rows
         for _ in range(runs)
     ]
 
 
 def baseline_keys(trials: Sequence[Trial]) -> dict[CellKey, Splits]:
-    """The baseline's cells, one for each task, budget and seed, and their splits."""
+    """The baselines' cells, one for each task, budget and seed, and their splits."""
     return {
-        CellKey(trial.splits.task.name, BASELINE, BASELINE, labels, seed): trial.splits
+        CellKey(trial.splits.task.name, baselines.name_of(trial.splits.task), BASELINE, labels, seed): trial.splits
         for trial in trials
         for labels in trial.labels
         for seed in trial.seeds
@@ -114,9 +142,40 @@ def baseline_keys(trials: Sequence[Trial]) -> dict[CellKey, Splits]:
 
 
 def shown_order(trials: Sequence[Trial], baselines: Sequence[CellKey]) -> list[CellKey]:
-    """Cells in the order of a report: a network's pre-trained arm, its random start, the next network; the baseline."""
-    keys = [key for trial in trials for key in sorted(cell_keys(trial), key=lambda key: NETWORK_ARMS.index(key.arm))]
+    """Cells in the order of a report: a network's ways, its random start, its control, the next network; baselines."""
+
+    def place(trial: Trial, key: CellKey) -> tuple[int, int]:
+        arms = (PRETRAINED, RANDOM, SHUFFLED)
+        return arms.index(key.arm), trial.ways.index(key.way) if key.way in trial.ways else 0
+
+    keys = [key for trial in trials for key in sorted(cell_keys(trial), key=lambda key, t=trial: place(t, key))]
     return keys + list(baselines)
+
+
+def with_way(config: FinetuneConfig, way: str) -> FinetuneConfig:
+    """The config with this way of adapting; InputError with the nearest one where there is no such way."""
+    return config if getattr(config, "way", FULL) == way else config.replace(way=way)
+
+
+def shuffled(examples: Sequence[Any], seed: int) -> tuple[Any, ...]:
+    """The same examples with their labels (the tags of all their words) dealt out anew: what cannot be learnt.
+
+    Args:
+        examples: with a label, or with tags.
+        seed: of the permutation.
+
+    Raises:
+        InputError: examples whose label cannot be separated from their text.
+    """
+    random = np.random.default_rng([seed, 0x5F])
+    if all(hasattr(example, "tags") for example in examples):
+        tags = [tag for example in examples for tag in example.tags]
+        dealt = iter([tags[i] for i in random.permutation(len(tags))])
+        return tuple(replace(example, tags=tuple(next(dealt) for _ in example.tags)) for example in examples)
+    if all(hasattr(example, "label") for example in examples):
+        order = random.permutation(len(examples))
+        return tuple(replace(e, label=examples[i].label) for e, i in zip(examples, order, strict=True))
+    raise InputError(f"{type(examples[0]).__name__}s have no labels that can be shuffled; leave the control out")
 
 
 def fingerprint(params: Any) -> str:
@@ -134,13 +193,14 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def examples_digest(examples: Sequence[Example]) -> str:
-    """16 hex digits for these examples in this order."""
-    return digest("\0".join(f"{e.label}\1{e.text_a}\1{e.text_b or ''}" for e in examples))
+def examples_digest(examples: Sequence[Any]) -> str:
+    """16 hex digits for these examples in this order, whatever their kind."""
+    names = [field.name for field in dataclasses.fields(examples[0])] if examples else []
+    return digest("\0".join("\1".join(str(getattr(example, name)) for name in names) for example in examples))
 
 
-def _fewest(examples: Sequence[Example], count: int) -> tuple[Example, ...]:
+def _fewest(examples: Sequence[Any], count: int) -> tuple[Any, ...]:
     if not count or count >= len(examples):
         return tuple(examples)
-    keys = [hashlib.sha256(f"limit\0{e.text_a}\0{e.text_b or ''}".encode()).digest() for e in examples]
+    keys = [hashlib.sha256(f"limit\0{key_of(e)}".encode()).digest() for e in examples]
     return tuple(examples[i] for i in sorted(sorted(range(len(keys)), key=keys.__getitem__)[:count]))

@@ -93,6 +93,12 @@ def check_shapes(config: ModelConfig, given: Inputs) -> None:
         # Floats whose values can be seen may pass; additive masks (0 on real tokens, -1e9 on padding) may not.
         if not _concrete(value) or not np.isin(np.asarray(value), (0, 1)).all() or not np.asarray(value).any():
             raise InputError(f"{name} {ZEROS_AND_ONES}, not {value.dtype}")
+    if given.segments:
+        if config.head != "classifier" or config.distillation_head or given.segment_ids is None or given.segments < 0:
+            raise InputError(
+                f"segments is {given.segments}: a classifier answers for so many texts of each row, which segment_ids "
+                "number"
+            )
     at = given.logits_at
     if at is not None and (at.ndim != 2 or at.shape[0] != batch):
         raise InputError(f"logits_at has shape {at.shape}; give [B, K] with B = {batch}")

@@ -129,14 +129,14 @@ def _config_of(name: str):
     from pathlib import Path
 
     from zoo.errors import InputError, nearest
-    from zoo.packages import CHECKPOINTS
+    from zoo.packages import is_name
     from zoo.registry import PRESETS
 
     if not name.strip():
         raise InputError(f"the name is empty; give a model, a folder or a GGUF file{nearest('', PRESETS)}")
     if name in PRESETS:
         return PRESETS[name]
-    if Path(name).exists() or name in CHECKPOINTS or "://" in name:
+    if Path(name).exists() or is_name(name) or "://" in name:
         from zoo.checkpoints import load_config
 
         return load_config(name)

@@ -17,7 +17,7 @@ from zoo.cache import Cache, write
 from zoo.config import ModelConfig
 from zoo.dropout import at_site, row_seeds
 from zoo.embed import Embed
-from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, classify, pool
+from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, classify, pool, pool_segments
 from zoo.masks import Mask
 from zoo.norms import Norm
 from zoo.patches import EmbedImages
@@ -32,9 +32,9 @@ class Output:
     Attributes:
         hidden: [B, T, D], the final stream (after the final norm where there is one, and after the projection to
             [B, T, E] where embed_projection is "tokens").
-        logits: float32 [B, T, V]; [B, K, V] at chosen positions; [B, C] of a classifier; [B, T, C] of a token
-            classifier; [B, T, 2] of a span head: each token as start and as end of the answer (padding included: mask
-            it out); [B, T] of a replaced-token head.
+        logits: float32 [B, T, V]; [B, K, V] at chosen positions; [B, C] of a classifier, [B, S, C] of packed texts;
+            [B, T, C] of a token classifier; [B, T, 2] of a span head: each token as start and as end of the answer
+            (padding included: mask it out); [B, T] of a replaced-token head.
         pooled: [B, D], the pooler's, of the first real token.
         next_sentence: float32 [B, 2], BERT's (0: B follows A, 1: it does not), ALBERT's (1: A and B are swapped).
         cache: the cache that went in, with this call's tokens added.
@@ -65,6 +65,7 @@ class Inputs:
     logits_at: jax.Array | None = None
     dropout_key: jax.Array | None = None
     memory: jax.Array | None = None
+    segments: int = struct.field(pytree_node=False, default=0)
     want_logits: bool = struct.field(pytree_node=False, default=True)
     want: tuple[str, ...] = struct.field(pytree_node=False, default=())
 
@@ -121,12 +122,11 @@ class Transformer(nn.Module):
             hidden = back(hidden)
         if cache is not None:
             cache = cache.replace(keys=buffers[0], values=buffers[1], length=given.cache.length + length)
-        pooled = None
-        if config.pooler:
-            pooled = Pooler(config, name="pooler")(pool(hidden, given.padding_mask, "cls"))
+        pooler = Pooler(config, name="pooler") if config.pooler else None
+        pooled = pooler(pool(hidden, given.padding_mask, "cls")) if pooler else None
         return Output(
             hidden=hidden,
-            logits=self._logits(given, hidden, table, pooled, seeds),
+            logits=self._logits(given, hidden, table, pooled, pooler, seeds),
             pooled=pooled,
             next_sentence=Linear(config, 2, name="next_sentence")(pooled) if config.next_sentence else None,
             cache=cache,
@@ -134,12 +134,18 @@ class Transformer(nn.Module):
             attentions=tuple(weights) if call.want_weights else None,
         )
 
-    def _logits(self, given, hidden, table, pooled, seeds):
+    def _logits(self, given, hidden, table, pooled, pooler, seeds):
         config = self.config
         if config.head == "none":
             return None
         if config.head not in ("lm", "masked_lm"):
-            return classify(config, hidden, pooled, given.padding_mask, at_site(seeds, config.head_dropout, 0, "head"))
+            packed = None
+            if given.segments:
+                packed = pool_segments(hidden, given.segment_ids, config.pooling, given.segments)
+                if pooler is not None and config.pooling == "cls" and config.classifier_hidden == "none":
+                    packed = pooler(packed)
+            dropout = at_site(seeds, config.head_dropout, 0, "head")
+            return classify(config, hidden, pooled, given.padding_mask, dropout, packed)
         if not given.want_logits and not self.is_initializing():
             return None
         if given.logits_at is not None:

@@ -35,7 +35,6 @@ class GgufTensor:
         dtype: what `read` gives, as safetensors spells it; F32 of quantised types.
         shape: outermost axis first.
         start, size: bytes in the file.
-        change: applied to what is read; None for nothing.
     """
 
     path: Path
@@ -45,7 +44,6 @@ class GgufTensor:
     shape: tuple[int, ...]
     start: int
     size: int
-    change: Callable[[np.ndarray], np.ndarray] | None = None
 
     def read(self) -> np.ndarray:
         """The array; quantised numbers as float32."""
@@ -53,8 +51,7 @@ class GgufTensor:
             data = np.memmap(self.path, np.uint8, mode="r", offset=self.start, shape=(self.size,))
         except (OSError, ValueError) as error:
             raise InputError(f"{self.path}: cannot read {self.name}: {error}") from None
-        array = self._numbers(data)
-        return array if self.change is None else self.change(array)
+        return self._numbers(data)
 
     def _numbers(self, data: np.ndarray) -> np.ndarray:
         if self.kind in PLAIN:
@@ -66,6 +63,37 @@ class GgufTensor:
         gguf = library()
         rows = data.reshape(-1, self.size // max(1, int(np.prod(self.shape[:-1]))))
         return gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[self.kind]).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class ChangedTensor:
+    """A tensor that is changed when it is read: its rows in another order, say.
+
+    Attributes:
+        stored: as it lies in the file.
+        shape: of what `read` gives.
+        change: from what is stored to that.
+    """
+
+    stored: GgufTensor
+    shape: tuple[int, ...]
+    change: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def path(self) -> Path:
+        return self.stored.path
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def dtype(self) -> str:
+        return self.stored.dtype
+
+    def read(self) -> np.ndarray:
+        """The array, changed."""
+        return self.change(self.stored.read())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The tokenizer inside a GGUF file, as the files that a folder would hold: tokenizer.json or tokenizer.model, settings.
+"""The tokenizer inside a GGUF file, as the files that a folder would hold: tokenizer.json, tokenizer.model or vocab.txt.
 
     tokenizer.ggml.model  "gpt2"   byte-level BPE: tokens, merges, and a name for how text is cut before merging
                           "llama"  SentencePiece: tokens, scores, types
+                          "bert"   WordPiece, lower-cased: first pieces of words begin with U+2581, the others plainly
 
 Special ids, whether BOS is put first, and the chat template go into tokenizer_config.json; further end-of-text ids into
 generation_config.json.
@@ -25,13 +26,16 @@ ROLE_KEYS = {
     "cls": "cls_token_id",
     "mask": "mask_token_id",
 }
+BERT_ROLES = {"cls_token": "bos", "sep_token": "eos"}
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3_SPLIT = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}"
 QWEN2_SPLIT = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}"
 # How text is cut, by tokenizer.ggml.pre: a pattern (None: GPT-2's own), single digits, NFC, whole words first.
 CUTS: dict[str, tuple[str | None, bool, bool, bool]] = {
-    **dict.fromkeys(("default", "gpt-2", "gpt2"), (None, False, False, False)),
+    **dict.fromkeys(("default", "gpt-2", "gpt2", "mpt", "roberta-bpe"), (None, False, False, False)),
+    "olmo": (None, False, True, False),  # GPT-NeoX's
+    "dbrx": (LLAMA3_SPLIT, False, False, False),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), (None, True, False, False)),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe"), (LLAMA3_SPLIT, False, False, True)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), (QWEN2_SPLIT, False, True, False)),
@@ -50,16 +54,22 @@ def tokenizer_files(path: Path) -> dict[str, bytes]:
     types = _list(path, metadata, "token_type", int, [NORMAL] * len(tokens))
     if len(types) != len(tokens) or len(set(tokens)) != len(tokens):
         raise InputError(f"{path}: {len(tokens)} tokens ({len(set(tokens))} different) have {len(types)} types")
+    classes = {"gpt2": "PreTrainedTokenizerFast", "llama": "LlamaTokenizer", "bert": "BertTokenizer"}
     if kind == "gpt2":
         files = {"tokenizer.json": _byte_pairs(path, metadata, tokens, types)}
     elif kind == "llama":
         files = {"tokenizer.model": _sentence_pieces(path, metadata, tokens, types)}
+    elif kind == "bert":
+        files = {"vocab.txt": _word_pieces(tokens, types)}
     else:
-        raise InputError(f'{path}: tokenizer "{kind}" is not supported{nearest(str(kind), ("gpt2", "llama"))}')
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast" if kind == "gpt2" else "LlamaTokenizer"}
+        raise InputError(f'{path}: tokenizer "{kind}" is not supported{nearest(str(kind), classes)}')
+    settings: dict[str, Any] = {"tokenizer_class": classes[kind]}
     for role, key in ROLE_KEYS.items():
         at = metadata.get(f"tokenizer.ggml.{key}")
         settings[f"{role}_token"] = tokens[at] if isinstance(at, int) and 0 <= at < len(tokens) else None
+    if kind == "bert":  # newer files call [CLS] and [SEP] BOS and EOS
+        settings |= {role: settings[role] or settings[f"{other}_token"] for role, other in BERT_ROLES.items()}
+        settings |= {"bos_token": None, "eos_token": None}
     settings["add_bos_token"] = bool(metadata.get("tokenizer.ggml.add_bos_token", kind == "llama"))
     template = metadata.get("tokenizer.chat_template")
     if isinstance(template, str):
@@ -105,6 +115,17 @@ def _byte_pairs(path: Path, metadata: dict[str, Any], tokens: list[str], types: 
         [tokenizers.AddedToken(token, special=kind == CONTROL, normalized=False) for token, kind in added]
     )
     return backend.to_str().encode()
+
+
+def _word_pieces(tokens: list[str], types: list[int]) -> bytes:
+    """A vocab.txt: a space before a piece that begins a word there is "##" before any other piece here."""
+
+    def line(token: str, kind: int) -> str:
+        if kind in (CONTROL, UNKNOWN):
+            return token
+        return token.removeprefix("\u2581") if token.startswith("\u2581") else f"##{token}"
+
+    return ("\n".join(map(line, tokens, types)) + "\n").encode()
 
 
 def _sentence_pieces(path: Path, metadata: dict[str, Any], tokens: list[str], types: list[int]) -> bytes:

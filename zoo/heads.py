@@ -148,12 +148,38 @@ def pool(hidden: jax.Array, padding_mask: jax.Array | None, how: str, prefix: in
     return jnp.take_along_axis(hidden, index[:, None, None], axis=1)[:, 0]
 
 
+def pool_segments(hidden: jax.Array, segment_ids: jax.Array, how: str, segments: int) -> jax.Array:
+    """One vector for each packed text: what `pool` gives for a row that holds this text alone.
+
+    Args:
+        hidden: [B, T, D].
+        segment_ids: [B, T]: 1, 2, ... for the texts of a row, each in one piece, 0 for padding.
+        how: "cls", "mean", "last" or "cls_mean".
+        segments: S, most texts of a row.
+
+    Returns:
+        [B, S, D] ([B, S, 2 D] for "cls_mean"); zeros where a row has fewer texts.
+    """
+    if how == "cls_mean":
+        return jnp.concatenate([pool_segments(hidden, segment_ids, part, segments) for part in ("cls", "mean")], -1)
+    own = segment_ids[:, None, :] == jnp.arange(1, segments + 1)[:, None]  # [B, S, T]
+    if how == "mean":
+        share = own / jnp.maximum(own.sum(axis=-1, keepdims=True), 1)
+        precision = jax.lax.Precision.HIGHEST
+        return jnp.einsum("bst,btd->bsd", share, hidden.astype(jnp.float32), precision=precision).astype(hidden.dtype)
+    last = hidden.shape[1] - 1 - jnp.argmax(own[..., ::-1], axis=-1)
+    index = jnp.argmax(own, axis=-1) if how == "cls" else last
+    found = jnp.take_along_axis(hidden, index[..., None], axis=1)
+    return jnp.where(own.any(axis=-1)[..., None], found, 0)
+
+
 def classify(
     config: ModelConfig,
     hidden: jax.Array,
     pooled: jax.Array | None,
     padding_mask: jax.Array | None,
     dropout: Dropout | None,
+    packed: jax.Array | None = None,
 ) -> jax.Array:
     """Logits of the classifier heads, inside the caller's compact method.
 
@@ -162,9 +188,12 @@ def classify(
         pooled: the pooler's [B, D], or None.
         padding_mask: [B, T] or None.
         dropout: before the last product.
+        packed: [B, S, D] of `pool_segments`, or the pooler's of them: an answer for each packed text; None for one a
+            row.
 
     Returns:
-        float32 [B, C] ("classifier"), [B, T, C] ("token_classifier"), [B, T, 2] ("span") or [B, T] ("replaced_token").
+        float32 [B, C] ("classifier"; [B, S, C] where texts are packed), [B, T, C] ("token_classifier"), [B, T, 2]
+        ("span") or [B, T] ("replaced_token").
     """
     if config.head == "replaced_token":
         return Classifier(config, 1, True, config.activation, name="replaced_token")(hidden)[..., 0]
@@ -174,6 +203,8 @@ def classify(
     if config.head == "token_classifier":
         return Classifier(config, config.num_labels, every, name="token_classifier")(hidden, dropout)
     deep = config.classifier_hidden != "none"
+    if packed is not None:
+        return Classifier(config, config.num_labels, deep, name="classifier")(packed, dropout)
     if deep or config.pooling != "cls" or pooled is None:
         pooled = pool(hidden, padding_mask, config.pooling, config.num_prefix)
     logits = Classifier(config, config.num_labels, deep, name="classifier")(pooled, dropout)

@@ -60,6 +60,7 @@ class Model:
         prefix_mask: jax.Array | None = None,
         cache: Cache | None = None,
         logits_at: jax.Array | bool | None = None,
+        segments: int = 0,
         want: Sequence[str] | str = (),
         dropout_key: jax.Array | None = None,
     ) -> Output:
@@ -80,6 +81,8 @@ class Model:
             prefix_mask: [B, T], 1 on tokens that are visible even to earlier ones (visibility "prefix").
             cache: from init_cache or an earlier call's out.cache; the tokens continue it.
             logits_at: int [B, K]: vocabulary logits at these positions alone; False: none; None: at all.
+            segments: S: a classifier answers for each of the texts 1 to S of `segment_ids`, logits [B, S, C], as it
+                would for that text alone (one that is not there gives the answer to zeros); 0: once a row.
             want: more to return, among "hidden_states" and "attentions".
             dropout_key: None in evaluation; a key, folded by row number, or an array of B keys, one a row.
 
@@ -102,6 +105,7 @@ class Model:
             cache=cache,
             logits_at=None if isinstance(logits_at, bool) else as_array("logits_at", logits_at),
             dropout_key=dropout_key,
+            segments=segments,
             want_logits=logits_at is not False,
             want=(want,) if isinstance(want, str) else tuple(want),
         )

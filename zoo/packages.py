@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from zoo import shipped
 from zoo.errors import InputError, nearest
 
 STALE_SECONDS = 6 * 3600
@@ -123,6 +124,20 @@ def cache_folder() -> Path:
     """Where fetched packages are kept: $ONEBLOCK_CACHE, else ~/.cache/oneblock."""
     chosen = os.environ.get("ONEBLOCK_CACHE")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "oneblock"
+
+
+def is_name(name: str) -> bool:
+    """Whether `checkpoint_folder` would be asked for it: an embedded package's name, or a shipped model's."""
+    return name in CHECKPOINTS or shipped.is_name(name)
+
+
+def checkpoint_folder(name: str) -> Path:
+    """The folder of a checkpoint that has a name: one that comes with this package, or one fetched at first use.
+
+    Raises:
+        InputError: as `fetch`, or as `shipped.folder_of`.
+    """
+    return shipped.folder_of(name) if shipped.is_name(name) else fetch(name)
 
 
 def fetch(name: str, packages: dict[str, Package] = CHECKPOINTS) -> Path:

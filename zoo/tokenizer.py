@@ -23,7 +23,7 @@ import numpy as np
 from zoo import chat, tokenizer_files
 from zoo.atomic_file import write_atomically
 from zoo.errors import InputError, nearest
-from zoo.packages import CHECKPOINTS, fetch
+from zoo.packages import CHECKPOINTS, checkpoint_folder, is_name
 
 BREAK = "\ufdd0"  # no character of any text, by the Unicode standard
 ROLES = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
@@ -49,6 +49,8 @@ class Pieces(Protocol):
     definition: bytes
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]: ...
 
     def encode_marked(self, text: str, marks: re.Pattern, hidden: str) -> list[int]: ...
 
@@ -177,6 +179,23 @@ class Tokenizer:
         except (TypeError, RuntimeError, UnicodeEncodeError, ValueError) as error:
             raise InputError(_text_fault(texts, error)) from error
 
+    def encode_with_offsets(self, texts: Iterable[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """For each text the ids of `encode` and, for each id, the characters that it stands for.
+
+        text[start:end] holds neither the space before a word nor the one after it. Pieces that are bytes of one
+        character all have its place; a piece that stands for no character, or for spaces alone, has start = end.
+
+        Raises:
+            InputError: as `encode_batch`.
+        """
+        texts = list(texts)
+        try:
+            found = self._pieces.encode_with_offsets(texts)
+        except (TypeError, RuntimeError, UnicodeEncodeError, ValueError) as error:
+            raise InputError(_text_fault(texts, error)) from error
+        pairs = zip(texts, found, strict=True)
+        return [(ids, [_trimmed(text, *span) for span in spans]) for text, (ids, spans) in pairs]
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`; special pieces leave no trace.
 
@@ -293,7 +312,8 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
 
     Args:
         path: a file (tokenizer.json, a SentencePiece model, vocab.txt, a GGUF model), a folder with one of them or with
-            vocab.json and merges.txt, a run or shard folder (its `tokenizer/` is read), or an embedded package's name.
+            vocab.json and merges.txt, a run or shard folder (its `tokenizer/` is read), or the name of a
+            shipped model ("oneblock/gpt-tiny") or an embedded package.
 
     Raises:
         InputError: nothing there, or not readable as a tokenizer; a ForeignTokenizer (zoo.tokenizer_classes) where the
@@ -308,9 +328,9 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
         raise InputError(f'"{name:.80}" is an address, from which nothing is downloaded: name a folder or a file')
     place = Path(name)
     if not os.path.exists(name):  # False for names that are too long, where Path.exists raises
-        if name not in CHECKPOINTS:
+        if not is_name(name):
             raise InputError(_no_place(name))
-        place = fetch(name)
+        place = checkpoint_folder(name)
     return Tokenizer(*tokenizer_files.read(place))
 
 
@@ -334,6 +354,12 @@ def whole_ids(ids: Iterable[Any]) -> list[int]:
         except TypeError:
             raise InputError(f"id {i!r:.40} is no whole number") from None
     return found
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    inner = text[start:end]
+    start = min(end, start + len(inner) - len(inner.lstrip()))
+    return start, max(start, end - len(inner) + len(inner.rstrip()))
 
 
 def _check_messages(messages: Any) -> None:

@@ -167,6 +167,17 @@ class SentencePieces:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._processor.encode(list(texts)) if texts else []
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        found = []
+        for text in texts:
+            mapping = self._processor.encode(text, out_type="offset_mapping", return_bytes=False)
+            spans = list(mapping["offsets"])
+            for at in reversed(range(len(spans) - 1)):  # the library gives a character to the last of its bytes alone
+                if spans[at][0] == spans[at][1] and self._processor.is_byte(mapping["ids"][at]):
+                    spans[at] = spans[at + 1]
+            found.append((list(mapping["ids"]), spans))
+        return found
+
     def encode_marked(self, text: str, marks: re.Pattern, hidden: str) -> list[int]:
         """Ids of a text in which `marks` are special pieces; `hidden` is taken out of what stands between them."""
         ids: list[int] = []
@@ -206,6 +217,10 @@ class HuggingFacePieces:
         if not texts:
             return []
         return [found.ids for found in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        found = self._backend.encode_batch(list(texts), add_special_tokens=False) if texts else []
+        return [(encoding.ids, list(encoding.offsets)) for encoding in found]
 
     def encode_marked(self, text: str, marks: re.Pattern, hidden: str) -> list[int]:
         """As SentencePieces.encode_marked; special pieces may take the spaces beside them."""

@@ -3,11 +3,12 @@
 from eval.kinds.classification import CLASSIFICATION
 from eval.kinds.kind import Evaluation, Kind
 from eval.kinds.regression import REGRESSION
+from eval.kinds.tagging import TAGGING
 from zoo.errors import InputError, nearest
 
-__all__ = ["CLASSIFICATION", "KINDS", "REGRESSION", "Evaluation", "Kind", "of"]
+__all__ = ["CLASSIFICATION", "KINDS", "REGRESSION", "TAGGING", "Evaluation", "Kind", "of"]
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (CLASSIFICATION, REGRESSION)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (CLASSIFICATION, REGRESSION, TAGGING)}
 
 
 def of(task: object) -> Kind:

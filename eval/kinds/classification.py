@@ -69,4 +69,5 @@ CLASSIFICATION = Kind(
     outputs=read,
     score=score,
     metrics=("accuracy", "macro_f1"),
+    packs=True,
 )

@@ -49,6 +49,7 @@ class Kind:
         outputs: (model, params, batch) -> [B, ...] float32.
         score: (encoded, outputs, metric names, label names) -> Evaluation.
         metrics: those it knows; the first is the main one where a task names none.
+        packs: several examples may share a row (eval.packing): one label an example, read from the pooled row.
     """
 
     name: str
@@ -60,17 +61,18 @@ class Kind:
     outputs: Callable[..., Any]
     score: Callable[[Encoded, Any, Sequence[str], Sequence[str]], Evaluation]
     metrics: tuple[str, ...]
+    packs: bool = False
 
 
 def read(model: Any, params: Any, batch: Any, keys: Any = None) -> Any:
-    """The head's answer to a batch of eval.encode: [B, C], or [B, T, C] for every token; `keys` [B] turn dropout on."""
-    return model.apply(
-        params,
-        batch["tokens"],
-        padding_mask=batch["segment_ids"],
-        token_types=batch.get("token_types"),
-        dropout_key=keys,
-    ).logits
+    """The head's answer to a batch of eval.encode: [B, C], or [B, T, C] for every token; `keys` [B] turn dropout on.
+
+    To a batch of eval.packing, whose weights are [R, S]: [R, S, C], an answer for each example of a row.
+    """
+    given = {"padding_mask": batch["segment_ids"], "token_types": batch.get("token_types"), "dropout_key": keys}
+    if "weights" in batch and batch["weights"].ndim == 2:
+        given |= {"segment_ids": batch["segment_ids"], "segments": batch["weights"].shape[1]}
+    return model.apply(params, batch["tokens"], **given).logits
 
 
 def mean_loss(losses: np.ndarray) -> float:

@@ -35,15 +35,15 @@ def encode_ratings(
 
 
 def outputs(model: Any, params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-    """[B] numbers."""
-    return read(model, params, batch)[:, 0]
+    """[B] numbers; [R, S] for packed rows."""
+    return read(model, params, batch)[..., 0]
 
 
 def loss(
     model: Any, params: Any, batch: Mapping[str, jax.Array], keys: jax.Array, *, train: bool = True
 ) -> tuple[Pair, dict[str, Pair]]:
     """The objective: (sum of squared errors, number of examples); see eval.kinds.classification.loss for arguments."""
-    found = read(model, params, batch, keys if train else None)[:, 0]
+    found = read(model, params, batch, keys if train else None)[..., 0]
     labels, weights = batch["labels"], batch["weights"]
     if found.shape != labels.shape:  # (B,) against (B,1) would broadcast to B x B
         raise InputError(f"outputs have shape {found.shape} and labels {labels.shape}; both must be (B,)")
@@ -67,4 +67,5 @@ REGRESSION = Kind(
     outputs=outputs,
     score=score,
     metrics=("pearson", "spearman", "mean_absolute_error"),
+    packs=True,
 )

@@ -93,7 +93,7 @@ def test_both_arms_share_the_head_and_the_order(bert, topics, tokenizer, one, mo
 
 def test_one_program_serves_seeds_rates_lengths_of_run_and_budgets(bert, topics, tokenizer, one):
     model, _ = with_task_head(*bert, CONFIG, 2)
-    static = TrainConfig(weight_decay=CONFIG.weight_decay, clip_norm=CONFIG.clip_norm, beta2=0.999)
+    static = tuning.Recipe.of(CONFIG)
     step, _ = tuning._compiled(model, static, tuning.data_parallel(one))
     before = step._cache_size()
     assert before <= 2  # rows of 16 and of 32 tokens

@@ -46,7 +46,8 @@ def test_ratings_stay_floating_point_numbers(bert, tokenizer, topics):
     ratings = predict(model, params, tokenizer, examples, max_length=32, kind=REGRESSION, devices=jax.devices()[:1])
     assert ratings.shape == (3,)
     assert float(weight) == 3.0
-    assert float(total) == pytest.approx(sum((r - e.label) ** 2 for r, e in zip(ratings, examples, strict=True)), rel=1e-5)
+    squares = [(rating - example.label) ** 2 for rating, example in zip(ratings, examples, strict=True)]
+    assert float(total) == pytest.approx(sum(squares), rel=1e-5)
 
 
 def test_a_column_of_labels_is_refused(bert, tokenizer, topics):

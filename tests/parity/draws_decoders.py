@@ -195,7 +195,7 @@ def opt(draw):
     return name, more | dict(
         vocab_size=whole(draw, 60, 120),
         hidden_size=width,
-        word_embed_proj_dim=width,
+        word_embed_proj_dim=one(draw, width, whole(draw, 4, 40)),
         num_attention_heads=count,
         num_hidden_layers=whole(draw, 1, 5),
         ffn_dim=whole(draw, 5, 60),
@@ -234,7 +234,7 @@ def stablelm(draw):
     name, more = decoder_class(draw, "StableLm")
     settings = llama_like(draw, free=False, eps="layer_norm_eps")
     part, count = partial(draw, settings)
-    more |= dict(use_qkv_bias=flag(draw), use_parallel_residual=flag(draw))
+    more |= dict(use_qkv_bias=flag(draw), use_parallel_residual=flag(draw), qk_layernorm=flag(draw))
     return name, settings | more | dict(rope_parameters=rope(draw, count) | dict(partial_rotary_factor=part))
 
 

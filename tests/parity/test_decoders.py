@@ -135,7 +135,16 @@ def test_gradient_of_the_token_table(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, length", [("mistral", 50), ("gemma3", 50), ("mixtral", 20), ("phi3-longrope", 20), ("phi3-longrope", 50)]
+    "name, length",
+    [
+        ("mistral", 50),
+        ("gemma3", 50),
+        ("mixtral", 20),
+        ("phi3-longrope", 20),
+        ("phi3-longrope", 50),
+        ("opt-350m", 50),
+        ("stablelm-2-12b", 50),
+    ],
 )
 def test_greedy_text_through_both_caches(name, length, tmp_path):
     """Past windows; longrope below the trained 48 tokens and beyond it: the same tokens."""

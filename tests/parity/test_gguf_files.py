@@ -11,7 +11,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from tests import made_up
 from tests.golden.recipe import error
-from tests.parity import reference
+from tests.parity import gguf_files
 from zoo.checkpoints import export, load
 from zoo.packages import CHECKPOINTS, cache_folder
 from zoo.tokenizer import load_tokenizer
@@ -63,75 +63,37 @@ def test_a_small_file(kind, tmp_path):
     assert error(model.apply(params, tokens).logits, expected) < 1e-5
 
 
-SIZES = dict(
-    vocab_size=97,
-    hidden_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    intermediate_size=80,
-    max_position_embeddings=128,
-)
-ARCHITECTURES = {
-    "llama": ("LlamaForCausalLM", dict(attention_bias=True)),
-    "qwen2": ("Qwen2ForCausalLM", {}),
-    "qwen3": ("Qwen3ForCausalLM", {}),
-    "gemma": ("GemmaForCausalLM", {}),
-    "gemma2": ("Gemma2ForCausalLM", dict(sliding_window=8, query_pre_attn_scalar=16)),
-}
-
-
-def write_as_gguf(path, kind, model):
-    """A model of the reference library as its GGUF: the gguf package's names, llama.cpp's order of rows."""
-    import gguf
-
-    config, writer = model.config, gguf.GGUFWriter(path, kind)
-    architecture = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
-    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    if kind == "gemma2":
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
-        writer.add_sliding_window(config.sliding_window)
-    for key, tensor in model.state_dict().items():
-        if key == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        array = tensor.numpy()
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(key.split(".")[-2])
-        if kind == "llama" and heads:
-            halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
-            array = halves.swapaxes(1, 2).reshape(array.shape)
-        if kind.startswith("gemma") and key.endswith("norm.weight"):
-            array = array + 1
-        writer.add_tensor(names.get_name(key, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(array))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-@pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_architecture(kind, tmp_path):
-    """Heads wider than their share of the width, fewer key heads, norms and biases drawn, length 64."""
-    name, changes = ARCHITECTURES[kind]
-    theirs = reference.Case(name, SIZES, changes | {"pad_token_id": None}, 31).model()
-    write_as_gguf(tmp_path / "x.gguf", kind, theirs)
-    model, params = load(tmp_path / "x.gguf")
-    tokens = np.random.RandomState(5).randint(0, 97, (2, 64))
+@pytest.mark.parametrize("name", gguf_files.CASES)
+def test_every_architecture(name, tmp_path):
+    """Fewer key heads, norms and biases drawn, longer than the windows and the trained length."""
+    kind, case, family = gguf_files.CASES[name]
+    theirs = case.model()
+    model, params = load(gguf_files.write(tmp_path / "x.gguf", kind, theirs))
+    tokens = np.random.RandomState(5).randint(2, 97, (2, 64))
     with torch.no_grad():
-        expected = theirs(torch.from_numpy(tokens)).logits.numpy()
-    assert model.config.family == kind
-    assert error(model.apply(params, tokens).logits, expected) < 1e-5
+        expected = theirs(torch.from_numpy(tokens))
+    out = model.apply(params, tokens)
+    assert model.config.family == family
+    if family == "bert":
+        assert error(out.hidden, expected.last_hidden_state.numpy()) < 1e-5
+    else:
+        assert error(out.logits, expected.logits.numpy()) < 1e-5
+
+
+READ_BY_THEM = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "stablelm", "gpt2")
+
+
+@pytest.mark.parametrize("name", READ_BY_THEM)
+def test_the_files_of_these_tests_are_what_the_reference_reads(name, tmp_path):
+    """Its reader, with readers of names and permutations of its own, finds the numbers that were written."""
+    kind, case, _ = gguf_files.CASES[name]
+    model = case.model()
+    path = gguf_files.write(tmp_path / "x.gguf", kind, model)
+    found = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    state = {key: value for key, value in model.state_dict().items() if key in found}
+    assert len(found) >= len(model.state_dict()) - 1
+    for key, value in state.items():
+        np.testing.assert_allclose(np.asarray(found[key]), value.numpy(), rtol=0, atol=2e-7, err_msg=key)
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def our_run(model, params, inputs):
         mask = inputs["padding_mask"]
         out = model.apply(params, inputs["tokens"], padding_mask=mask, want=("hidden_states",), **types)
     states = list(out.hidden_states)
-    if model.config.final_norm and "pixels" not in inputs:
+    if (model.config.final_norm or model.config.hidden_width != states[-1].shape[-1]) and "pixels" not in inputs:
         states[-1] = out.hidden  # so does the reference
     found = {f"state {index}": state for index, state in enumerate(states)} | {"hidden": out.hidden}
     pooled = out.hidden[:, 0] if model.config.family == "dinov2" else out.pooled

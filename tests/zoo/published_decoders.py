@@ -18,6 +18,40 @@ def core(model_type, stem, sizes, **more):
     } | more
 
 
+
+
+def with_images(text, **more):
+    """Settings of a published Gemma 3 of text and images: its text model's are few, the rest are the library's own."""
+    return {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "boi_token_index": 255999,
+        "eoi_token_index": 256000,
+        "eos_token_id": [1, 106],
+        "image_token_index": 262144,
+        "initializer_range": 0.02,
+        "mm_tokens_per_image": 256,
+        "model_type": "gemma3",
+        "text_config": {
+            "model_type": "gemma3_text",
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+            **text,
+        },
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.50.0.dev0",
+        "vision_config": {
+            "hidden_size": 1152,
+            "image_size": 896,
+            "intermediate_size": 4304,
+            "model_type": "siglip_vision_model",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
+    } | more
+
+
 # What the published folders hold.
 PUBLISHED = {
     "mistral-7b": core(
@@ -150,6 +184,27 @@ PUBLISHED = {
         sliding_window=512,
         sliding_window_pattern=6,
     ),
+    "gemma3-4b": with_images(dict(hidden_size=2560, intermediate_size=10240, num_hidden_layers=34)),
+    "gemma3-12b": with_images(
+        dict(
+            hidden_size=3840,
+            intermediate_size=15360,
+            num_attention_heads=16,
+            num_hidden_layers=48,
+            num_key_value_heads=8,
+        )
+    ),
+    "gemma3-27b": with_images(
+        dict(
+            head_dim=128,
+            hidden_size=5376,
+            intermediate_size=21504,
+            num_attention_heads=32,
+            num_hidden_layers=62,
+            num_key_value_heads=16,
+            query_pre_attn_scalar=168,
+        )
+    ),
     "pythia-160m": {
         "model_type": "gpt_neox",
         "architectures": ["GPTNeoXForCausalLM"],
@@ -199,6 +254,33 @@ PUBLISHED = {
         "vocab_size": 50272,
         "word_embed_proj_dim": 768,
     },
+    "opt-350m": {
+        "model_type": "opt",
+        "architectures": ["OPTForCausalLM"],
+        "_name_or_path": "facebook/opt-350m",
+        "_remove_final_layer_norm": False,
+        "activation_dropout": 0.0,
+        "activation_function": "relu",
+        "attention_dropout": 0.0,
+        "bos_token_id": 2,
+        "do_layer_norm_before": False,
+        "dropout": 0.1,
+        "eos_token_id": 2,
+        "ffn_dim": 4096,
+        "hidden_size": 1024,
+        "init_std": 0.02,
+        "layerdrop": 0.0,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 24,
+        "pad_token_id": 1,
+        "prefix": "</s>",
+        "torch_dtype": "float16",
+        "transformers_version": "4.20.0.dev0",
+        "use_cache": True,
+        "vocab_size": 50272,
+        "word_embed_proj_dim": 512,
+    },
     "phi3-mini": core(
         *("phi3", "Phi3", (3072, 32, 32, 32, 8192, 32064, 4096)),
         attention_bias=False,
@@ -235,5 +317,18 @@ PUBLISHED = {
         rope_theta=10000,
         tie_word_embeddings=False,
         use_qkv_bias=True,
+    ),
+    "stablelm-2-12b": core(
+        *("stablelm", "StableLm", (5120, 40, 32, 8, 13824, 100352, 4096)),
+        attention_dropout=0.0,
+        hidden_act="silu",
+        hidden_dropout=0.0,
+        layer_norm_eps=1e-05,
+        partial_rotary_factor=0.25,
+        qk_layernorm=True,
+        rope_theta=10000,
+        tie_word_embeddings=False,
+        use_parallel_residual=True,
+        use_qkv_bias=False,
     ),
 }

@@ -54,6 +54,21 @@ CONFIGS = {
         parallel_mlp_norm=True,
         rotary_scaling=DYNAMIC,
     ),
+    "opt-350m": ModelConfig(
+        **SIZES | dict(norm="layernorm", positions="learned", rotary_base=10000.0),
+        norm_placement="post",
+        final_norm=False,
+        position_offset=2,
+        embed_rank=5,
+        embed_projection="tokens",
+    ),
+    "stablelm": ModelConfig(
+        **SIZES | dict(norm="layernorm", rotary_dim=4),
+        parallel_block=True,
+        qk_norm=True,
+        qk_norm_over="own_head",
+        qk_norm_kind="layernorm",
+    ),
     "smollm": ModelConfig(
         **SIZES | dict(num_layers=3),
         layer_pattern=(LayerConfig(window=4), LayerConfig(rotary=False)),

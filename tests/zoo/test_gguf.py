@@ -13,7 +13,7 @@ import sentencepiece
 import zoo
 from tests import made_up
 from zoo.checkpoints import export, load, load_config
-from zoo.checkpoints.gguf_models import halves_from_pairs
+from zoo.checkpoints.gguf_spellings import halves_from_pairs
 from zoo.errors import InputError
 from zoo.gguf_file import is_gguf, read_header
 from zoo.gguf_tokenizer import tokenizer_files
@@ -170,6 +170,26 @@ def test_a_real_sentencepiece_vocabulary_inside(tmp_path):
     assert inside.vocab_size == 32000 and inside.encode_batch(texts) == original.encode_batch(texts)
 
 
+def test_word_pieces_inside(tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "sing", "##s", "##er", ".", "un", "##sing"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "bert")
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list([p if p[0] == "[" else p[2:] if p[:2] == "##" else f"\u2581{p}" for p in pieces])
+    writer.add_token_types([3 if p[0] == "[" else 1 for p in pieces])
+    for name, at in {"unk": 1, "bos": 2, "eos": 3, "pad": 0, "mask": 4}.items():
+        getattr(writer, f"add_{name}_token_id")(at)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    inside, outside = load_tokenizer(tmp_path / "x.gguf"), load_tokenizer(tmp_path / "vocab.txt")
+    texts = ["The RIVER sings.", "unsinger the river\u00e9", ""]
+    assert inside.encode_batch(texts) == outside.encode_batch(texts)
+    assert inside.encode("sings unsing") == [7, 8, 11, 12] and not inside.adds_bos
+    assert inside.special_ids == outside.special_ids == (0, 1, 2, 3, 4)
+    assert (inside.bos_id, inside.cls_id, inside.sep_id, inside.mask_id) == (None, 2, 3, 4)
+
+
 def test_metadata_becomes_settings(tmp_path):
     made_up.gguf(tmp_path / "x.gguf", llama__rope__scaling__type="linear", llama__rope__scaling__factor=4.0)
     config = load_config(tmp_path / "x.gguf")
@@ -181,12 +201,18 @@ def test_metadata_becomes_settings(tmp_path):
     "changes, said",
     [
         (
-            dict(llama__expert_count=8),
-            "1 settings are unknown to llama and may change the numbers: llama.expert_count=8",
+            dict(llama__logit_scale=8.0),
+            "1 settings are unknown to llama and may change the numbers: llama.logit_scale=8.0",
         ),
         (dict(llama__attention__value_length=32), "llama.attention.value_length is 32 but heads have 64 features"),
-        (dict(llama__rope__scaling__type="ntk"), "ntk"),
-        (dict(llama__attention__sliding_window=8), "sliding_window is 8"),
+        (dict(llama__rope__scaling__type="ntk"), 'llama.rope.scaling.type "ntk" is not supported'),
+        (dict(llama__attention__sliding_window=8), "llama.attention.sliding_window is 8"),
+        (dict(llama__rope__dimension_count=2), "llama.rope.dimension_count is 2 but heads have 64 features"),
+        (dict(llama__block_count=2), "a LLaMA model of its metadata: 9 missing: blk.1.attn_norm.weight, blk.1.ffn_nor"),
+        (dict(llama__block_count=0), "llama.block_count is 0; a model needs it, 1 or more"),
+        (dict(llama__vocab_size=7), "1 wrong shape: token_embd.weight"),
+        (dict(llama__expert_count=2), "blk.0.ffn_gate_inp.weight, blk.0.ffn_gate.0.weight"),
+        (dict(llama__context_length=0), "llama.context_length is 0; it must be a whole number of 1 or more"),
     ],
 )
 def test_settings_that_would_change_the_numbers(changes, said, tmp_path):
@@ -288,7 +314,7 @@ def test_tokenizers_that_are_not_read(tmp_path):
     for old, new, said in (
         (b"gpt-2", b"gtp-2", 'tokenizer.ggml.pre "gtp-2" is not supported; did you mean "gpt-2"'),
         (b"tokenizer.ggml.tokens", b"tokenizer.ggml.tokenz", "holds no tokenizer"),
-        (b"\x04\x00\x00\x00\x00\x00\x00\x00gpt2", b"\x04\x00\x00\x00\x00\x00\x00\x00bert", 'tokenizer "bert" is not'),
+        (b"\x04\x00\x00\x00\x00\x00\x00\x00gpt2", b"\x04\x00\x00\x00\x00\x00\x00\x00rwkv", 'tokenizer "rwkv" is not'),
     ):
         (tmp_path / "x.gguf").write_bytes(data.replace(old, new, 1))
         with pytest.raises(InputError, match=said):

@@ -26,6 +26,8 @@ CONFIGS = {
     "mixtral": zoo.create("mixtral-tiny", **SMALL, mlp_bias=True).config,
     "neox": zoo.create("pythia-tiny", **SMALL, rotary_dim=2).config,
     "gemma": zoo.create("gemma3-tiny", **SMALL | {"num_layers": 3}, head="classifier", num_labels=2).config,
+    "opt-350m": zoo.create("opt-350m", **SMALL, embed_rank=8).config,
+    "stablelm-2-12b": zoo.create("stablelm-2-12b", **SMALL, num_kv_heads=2, rotary_dim=2).config,
     "albert": zoo.create("albert-tiny", **SMALL, pooler=True, next_sentence=True).config,
     "electra": zoo.create("electra-tiny", **SMALL).config,
     "modernbert": zoo.create(

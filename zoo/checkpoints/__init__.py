@@ -7,6 +7,7 @@
     settings                 reading config.json so that nothing is passed over
     safetensors_file, _out   tensors, lazily and checked; written one at a time, in shards
     hugging_face, run_folder the two kinds of folder
+    plain_folder             our own settings beside one safetensors file: the models that come with the package
     gguf_models              GGUF files, respelled as Hugging Face folders
     onnx_models              DINOv2 out of an ONNX file
     pickled_file             old pytorch_model.bin files, through PyTorch's loader that runs nothing
@@ -23,14 +24,15 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from zoo.checkpoints import gguf_models, hugging_face, onnx_models, run_folder
+from zoo import shipped
+from zoo.checkpoints import gguf_models, hugging_face, onnx_models, plain_folder, run_folder
 from zoo.checkpoints.pickled_file import PICKLED
 from zoo.checkpoints.placing import DTYPES, Placing
 from zoo.checkpoints.safetensors_out import SHARD_BYTES, SINGLE, shard_bytes
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
 from zoo.model import Model
-from zoo.packages import CHECKPOINTS, fetch
+from zoo.packages import CHECKPOINTS, checkpoint_folder, is_name
 from zoo.registry import PRESETS
 
 __all__ = ["export", "load", "load_config"]
@@ -49,7 +51,8 @@ def load(
 
     Args:
         path: a Hugging Face folder (config.json and safetensors), a GGUF file or a folder with one, a run folder or one
-            of its checkpoints (run/checkpoints/<step>), or the name of an embedded checkpoint package (zoo.packages).
+            of its checkpoints (run/checkpoints/<step>), a plain folder (zoo.checkpoints.plain_folder), or a name: of a
+            model that comes with this package ("oneblock/bert-tiny") or of an embedded one (zoo.packages).
         mesh: split the parameters over it, by the table of zoo.partition; None puts them on the default device.
         dtype: "float32", "bfloat16" or "float16" for parameters and activations; None gives float32 parameters and the
             activations of the config. float16 and bfloat16 weights are exact in float32.
@@ -131,10 +134,10 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
     place = epath.Path(name)
     if "://" not in name:
         place = epath.Path(os.path.abspath(os.path.expanduser(name)))
-    if not place.exists() and name in CHECKPOINTS:
-        if name not in LOADABLE:
+    if not place.exists() and is_name(name):
+        if name in CHECKPOINTS and name not in LOADABLE:
             raise InputError(f'the package "{name}" is in a format that is not read; these are: {", ".join(LOADABLE)}')
-        place = epath.Path(fetch(name))
+        place = epath.Path(checkpoint_folder(name))
     if not place.exists():
         raise InputError(run_folder.no_step(name) or _not_found(name))
     local = Path(os.fspath(place))
@@ -146,6 +149,8 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
         raise InputError(f"{place}: is a file, and no GGUF file; name the folder that holds it")
     if run_folder.is_folder(place):
         return run_folder, place
+    if plain_folder.is_folder(local):
+        return plain_folder, local
     if not any(local.glob("*.safetensors")) and any(local.glob("*.gguf")):  # with a config.json beside it or without
         return gguf_models, gguf_models.file_of(local)
     if hugging_face.is_folder(local):
@@ -165,4 +170,4 @@ def _not_found(name: str) -> str:
     parent = Path(os.path.abspath(os.path.expanduser(name))).parent
     beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
     hint = nearest(Path(name).name, beside)
-    return f'no folder "{name}"{hint if "did you mean" in hint else nearest(name, LOADABLE)}'
+    return f'no folder "{name}"{hint if "did you mean" in hint else nearest(name, (*LOADABLE, *shipped.names()))}'

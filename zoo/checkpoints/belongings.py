@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from zoo.checkpoints import run_folder
+from zoo.checkpoints import plain_folder, run_folder
 from zoo.checkpoints.safetensors_file import read_json
 from zoo.errors import InputError
-from zoo.packages import CHECKPOINTS, fetch
+from zoo.packages import checkpoint_folder, is_name
 from zoo.tokenizer import ROLES, Tokenizer, load_tokenizer
 from zoo.tokenizer_files import is_tokenizer_folder
 
@@ -39,8 +39,11 @@ def special_ids(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
 
 
 def trained_with(path: str | os.PathLike[str]) -> str | None:
-    """The fingerprint of the tokenizer that a run was trained with, as its newest (or the named) step says."""
+    """The fingerprint of the tokenizer that weights were trained with: as a run's newest (or the named) step says it,
+    or a plain folder's config."""
     place = _local(path)
+    if plain_folder.is_folder(place):
+        return plain_folder.fingerprint(place)
     if not run_folder.is_folder(place):
         return None
     try:
@@ -62,4 +65,4 @@ def _folders(place: Path) -> list[Path]:
 
 def _local(path: str | os.PathLike[str]) -> Path:
     place = Path(os.path.expanduser(os.fspath(path)))
-    return fetch(os.fspath(path)) if not place.exists() and os.fspath(path) in CHECKPOINTS else place
+    return checkpoint_folder(os.fspath(path)) if not place.exists() and is_name(os.fspath(path)) else place

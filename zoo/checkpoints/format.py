@@ -24,6 +24,7 @@ class Format:
         writes: whether a ModelConfig is published in this format.
         own_code: modules that published folders of this format carry and name in auto_map: copies of what the
             reference library has itself.
+        text_of: (settings, file) -> those of the text model, where the folder holds a model of images beside it.
     """
 
     table: Table
@@ -36,3 +37,4 @@ class Format:
     bare: tuple[str, ...]
     writes: Callable[[ModelConfig], bool]
     own_code: tuple[str, ...] = ()
+    text_of: Callable[[dict[str, Any], str], dict[str, Any]] | None = None

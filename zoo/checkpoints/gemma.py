@@ -1,8 +1,11 @@
-"""Gemma 1, 2 and 3 (text) folders: norms of 1 + scale, scaled embeddings; then sandwich norms, caps and local layers.
+"""Gemma 1, 2 and 3 folders: norms of 1 + scale, scaled embeddings; then sandwich norms, caps and local layers.
+
+Gemma 3 from 4B on is published with a model of images beside it: its text model is loaded, the rest named and left out.
 
 References: Gemma Team 2024 (arXiv:2403.08295 and 2408.00118), Gemma Team 2025 (arXiv:2503.19786).
 """
 
+import dataclasses
 from collections.abc import Set
 from typing import Any
 
@@ -25,6 +28,7 @@ from zoo.checkpoints.keys import Key
 from zoo.checkpoints.rotary_settings import published_scaling, read_rotary, scaling_of
 from zoo.checkpoints.settings import ACTIVATIONS, Settings, is_number
 from zoo.config import ModelConfig
+from zoo.errors import nearest
 from zoo.layer_config import LayerConfig, RotaryScaling, shortest_pattern
 
 SANDWICH = (
@@ -168,6 +172,33 @@ def _bases(settings: Settings, max_positions: int) -> tuple[dict[str, float], Ro
     return bases, scalings[FULL]
 
 
+# The classes of models of text and images, and those of the text model inside.
+WITH_IMAGES = {
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma3ForSequenceClassification": "Gemma3TextForSequenceClassification",
+    "Gemma3Model": "Gemma3TextModel",
+}
+TOWERS = ("vision_tower.", "multi_modal_projector.")
+IMAGE_SETTINGS = ("vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index")
+
+
+def text_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """The settings of the text model in those of a Gemma 3 of text and images."""
+    outer = Settings(values, where, "Gemma 3")
+    inner = values.get("text_config")
+    if not isinstance(inner, dict):
+        raise outer.fault(f"text_config is {inner!r}; it must be an object")
+    names = values.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else next(iter(WITH_IMAGES))
+    if name not in WITH_IMAGES:
+        raise outer.fault(f'architecture "{name}" is not supported{nearest(name, WITH_IMAGES)}')
+    outer.ignore("text_config", "initializer_range", "tie_word_embeddings", *IMAGE_SETTINGS)
+    outer.done()
+    shared = ("tie_word_embeddings", "quantization_config", "auto_map", "id2label", "label2id", "num_labels")
+    given = {key: values[key] for key in shared if key in values}
+    return given | inner | {"model_type": "gemma3_text", "architectures": [WITH_IMAGES[name]]}
+
+
 def write_gemma1(config: ModelConfig) -> dict[str, Any]:
     """The settings of a Gemma 1 config.json."""
     return _written(config, "gemma", "Gemma")
@@ -211,17 +242,29 @@ def _written_sandwich(config: ModelConfig, model_type: str, stem: str) -> dict[s
     }
 
 
+_TEXT = decoder_format(
+    "gemma3_text",
+    "Gemma3",
+    table("Gemma 3", *HEAD_NORMS, norms=SANDWICH),
+    read_gemma3,
+    write_gemma3,
+    tied=True,
+    family="gemma3",
+    text="Text",
+)
+_TEXT_AND_IMAGES = dataclasses.replace(
+    _TEXT["gemma3_text"],
+    table=dataclasses.replace(
+        _TEXT["gemma3_text"].table,
+        other_prefixes=("language_model.model.", "model.language_model.", "language_model."),
+        left_out=(*TOWERS, *(f"model.{tower}" for tower in TOWERS)),
+    ),
+    writes=lambda config: False,  # as a model of text alone
+    text_of=text_settings,
+)
 FORMATS = {
     **decoder_format("gemma", "Gemma", table("Gemma"), read_gemma1, write_gemma1, tied=True),
     **decoder_format("gemma2", "Gemma2", table("Gemma 2", norms=SANDWICH), read_gemma2, write_gemma2, tied=True),
-    **decoder_format(
-        "gemma3_text",
-        "Gemma3",
-        table("Gemma 3", *HEAD_NORMS, norms=SANDWICH),
-        read_gemma3,
-        write_gemma3,
-        tied=True,
-        family="gemma3",
-        text="Text",
-    ),
+    **_TEXT,
+    "gemma3": _TEXT_AND_IMAGES,
 }

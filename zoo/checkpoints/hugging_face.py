@@ -7,6 +7,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,14 +107,29 @@ def load(folder: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
     Raises:
         InputError: a setting or a tensor that we do not understand; all faults of the tensors in one line.
     """
-    return build(*_open(folder), str(folder), placing)
+    config, form, stored = _open(folder)
+    found = build(config, form, stored, str(folder), placing)
+    if form.table.left_out:
+        _tell_left_out(form, folder)
+    return found
 
 
 def build(
-    config: ModelConfig, form: Format, stored: Mapping[str, StoredTensor], where: str, placing: Placing
+    config: ModelConfig,
+    form: Format,
+    stored: Mapping[str, StoredTensor],
+    where: str,
+    placing: Placing,
+    told_by: str = "config.json",
 ) -> tuple[Model, dict[str, Any]]:
-    """Model and parameters out of tensors stored under plain names, of a folder or of any other file."""
-    found = sources(config, form, stored, where)
+    """Model and parameters out of tensors stored under plain names, of a folder or of any other file.
+
+    Args:
+        config, form, stored, where: as for `sources`.
+        placing: number type and devices of the parameters.
+        told_by: what of `where` describes the model, for messages.
+    """
+    found = sources(config, form, stored, where, told_by)
     model = Model(placing.config(config))
     return model, placing.place(model, found)
 
@@ -124,19 +140,27 @@ def stored_parameters(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         yield from source.read()
 
 
-def sources(config: ModelConfig, form: Format, stored: Mapping[str, StoredTensor], where: str) -> list[Source]:
+def sources(
+    config: ModelConfig,
+    form: Format,
+    stored: Mapping[str, StoredTensor],
+    where: str,
+    told_by: str = "config.json",
+) -> list[Source]:
     """Where each parameter of the model lies among tensors stored under plain names; see zoo.checkpoints.keys.match."""
-    check_size(config, stored, where)
+    check_size(config, stored, where, told_by)
     shapes = {path: leaf.shape for path, leaf in flatten(Model(config).init_shapes()).items()}
-    return match(form.table, shapes, stored, config.num_layers, where)
+    return match(form.table, shapes, stored, config.num_layers, where, told_by)
 
 
-def check_size(config: ModelConfig, stored: Mapping[str, StoredTensor], where: str) -> None:
+def check_size(
+    config: ModelConfig, stored: Mapping[str, StoredTensor], where: str, told_by: str = "config.json"
+) -> None:
     """Refuses, before anything of that size is made, a config that the stored numbers could never fill."""
     wanted = sum(count_parameters(config).values())
     held = sum(math.prod(tensor.shape) for tensor in stored.values())
     if wanted > 16 * held + 100_000:
-        raise InputError(f"{where}: its config describes {wanted:,} parameters but its tensors hold {held:,} numbers")
+        raise InputError(f"{where}: its {told_by} describes {wanted:,} parameters but its tensors hold {held:,} numbers")
 
 
 def load_config(folder: Path) -> ModelConfig:
@@ -158,6 +182,8 @@ def read_config(values: dict[str, Any], form: Format, stored: dict[str, StoredTe
         InputError: a setting that is unknown or not supported, by name.
     """
     where = str(folder / "config.json")
+    if form.text_of is not None:
+        values = form.text_of(values, where)
     settings = Settings(values, where, form.table.name)
     if _foreign_code(values.get("auto_map"), form.own_code):
         settings.only("auto_map", {})
@@ -251,6 +277,15 @@ def export(
         write_shards(work, tensors, max_shard_bytes)
         for file_name, content in files.items():
             (work / file_name).write_bytes(content)
+
+
+def _tell_left_out(form: Format, folder: Path) -> None:
+    """One line about the tensors of a folder that belong to another model and are not loaded."""
+    names = [name for name in open_folder(folder) if name.startswith(form.table.left_out)]
+    parts = sorted({name.removeprefix(form.table.prefix).split(".")[0] for name in names})
+    if names:
+        what = f"{len(names)} tensors of {' and '.join(parts)}"
+        print(f"{folder}: {what} are left out: {form.table.name} reads text, not images", file=sys.stderr)
 
 
 def _format(values: dict[str, Any], folder: Path) -> Format:

@@ -89,10 +89,12 @@ class Table:
     Attributes:
         name: what error messages call it.
         prefix: what heads put before the backbone's names ("bert."); read with and without it.
+        other_prefixes: what may stand in its place, and is tried first.
         keys: the rows.
         buffers: patterns (whole name, without prefix) of stored tensors that hold no parameter and are passed over.
         renamed: old endings of names and what they are called now.
         heads: beginnings of published names that stand outside the backbone and so never take its prefix.
+        left_out: beginnings of stored names of another model beside this one, which is not loaded.
     """
 
     name: str
@@ -101,10 +103,13 @@ class Table:
     buffers: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     heads: tuple[str, ...] = ("lm_head.", "score.")
+    other_prefixes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def plain_name(self, name: str) -> str:
         """`name` without the prefix and with old endings replaced."""
-        plain = name.removeprefix(self.prefix)
+        prefix = next((other for other in self.other_prefixes if name.startswith(other)), self.prefix)
+        plain = name.removeprefix(prefix)
         for old, new in self.renamed:
             if plain.endswith(old):
                 plain = plain.removesuffix(old) + new
@@ -120,7 +125,7 @@ class Table:
 
 
 def plain_names(table: Table, stored: Mapping[str, StoredTensor], where: str) -> dict[str, StoredTensor]:
-    """`stored` under the table's own names: prefix off, old endings renewed, buffers left out.
+    """`stored` under the table's own names: prefix off, old endings renewed, buffers and other models left out.
 
     Raises:
         InputError: two stored names mean the same tensor.
@@ -129,6 +134,8 @@ def plain_names(table: Table, stored: Mapping[str, StoredTensor], where: str) ->
     plain: dict[str, StoredTensor] = {}
     spelled: dict[str, str] = {}
     for name, tensor in stored.items():
+        if name.startswith(table.left_out):
+            continue
         key = table.plain_name(name)
         if buffers and buffers.fullmatch(key):
             continue
@@ -163,7 +170,12 @@ class Source:
 
 
 def match(
-    table: Table, shapes: Mapping[str, Shape], stored: Mapping[str, StoredTensor], num_layers: int, where: str
+    table: Table,
+    shapes: Mapping[str, Shape],
+    stored: Mapping[str, StoredTensor],
+    num_layers: int,
+    where: str,
+    told_by: str = "config.json",
 ) -> list[Source]:
     """Finds a stored tensor for every parameter.
 
@@ -173,6 +185,7 @@ def match(
         stored: plain name -> tensor, see `plain_names`.
         num_layers: L.
         where: the folder, for messages.
+        told_by: what of it describes the model, for messages.
 
     Returns:
         One Source a stored tensor; together they give every path once.
@@ -216,7 +229,7 @@ def match(
     without_row = set(shapes) - {path for key in rows for path in key.paths}
     if without_row:
         raise InputError(f"{where}: {table.name} folders have no tensor for {', '.join(sorted(without_row))}")
-    report(faults, where, f"a {table.name} model of its config.json")
+    report(faults, where, f"a {table.name} model of its {told_by}")
     return sources
 
 

@@ -7,7 +7,7 @@ References: Gemma Team 2024 (arXiv:2403.08295 and 2408.00118), Gemma Team 2025 (
 
 from zoo.config import ModelConfig
 from zoo.families.llama import LLAMA, shape
-from zoo.layer_config import LayerConfig
+from zoo.layer_config import LayerConfig, RotaryScaling
 
 GEMMA = LLAMA.replace(
     family="gemma",
@@ -35,6 +35,14 @@ GEMMA3 = GEMMA2.replace(
     logit_soft_cap=None,
 )
 
+# From 4B on: published with a model of images beside it, whose placeholders widen the vocabulary by 64.
+GEMMA3_LONG = GEMMA3.replace(
+    vocab_size=262208,
+    max_positions=131072,
+    rotary_scaling=RotaryScaling("linear", 8.0),
+    layer_pattern=(*(LayerConfig(window=1024, rotary_base=10000.0, rotary_scaled=False),) * 5, LayerConfig()),
+)
+
 
 def _shape(base: ModelConfig, num_layers, embed_dim, num_heads, mlp_dim, num_kv_heads, **changes) -> ModelConfig:
     changes = {"head_dim": 256, "embed_scale": embed_dim**0.5} | changes
@@ -58,4 +66,7 @@ PRESETS = {
     ),
     "gemma3-270m": _shape(GEMMA3, 18, 640, 4, 2048, 1),
     "gemma3-1b": _shape(GEMMA3, 26, 1152, 4, 6912, 1),
+    "gemma3-4b": _shape(GEMMA3_LONG, 34, 2560, 8, 10240, 4),
+    "gemma3-12b": _shape(GEMMA3_LONG, 48, 3840, 16, 15360, 8),
+    "gemma3-27b": _shape(GEMMA3_LONG, 62, 5376, 32, 21504, 16, head_dim=128, score_scale=168**-0.5),
 }

@@ -1,0 +1,263 @@
+"""A trial at work: its network loaded, its test sets encoded once, one cell run (or found) at a time."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from eval import baselines, cells, kinds, rescore
+from eval.cells import ARM_WORDS, BASELINE_WORDS, FULL, WAY_WORDS, Cell, CellKey
+from eval.cost import cost
+from eval.encode import Encoded
+from eval.finetune import FinetuneConfig, NotFiniteError, finetune, random_start
+from eval.live import Live
+from eval.metrics import higher_is_better, spoken_name
+from eval.predict import data_parallel, evaluate
+from eval.tasks import Splits, subset
+from eval.trial import BASELINE, RANDOM, SHUFFLED, Trial, digest, examples_digest, fingerprint, shuffled, tuning_keys
+from eval.trial import with_way as in_way
+from zoo.checkpoints import load
+from zoo.errors import InputError
+from zoo.model import Model
+from zoo.tokenizer import Tokenizer, load_tokenizer
+
+
+class Workbench:
+    """A trial with its network loaded.
+
+    Args:
+        trial: what is run.
+        folder: finished cells are in folder/cells, those that chose a learning rate in folder/tuning.
+        devices: rows are spread over them; None takes all.
+        live: where progress is shown.
+        network: of `load_network`, where it is at hand already.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        folder: Path,
+        devices: Sequence[jax.Device] | None,
+        live: Live,
+        network: tuple[Model, dict[str, Any], Tokenizer] | None = None,
+    ):
+        self.trial, self.folder, self.devices, self.live = trial, folder, devices, live
+        self.model, self.params, self.tokenizer = network or load_network(trial.source)
+        self.task, self.kind = trial.splits.task, kinds.of(trial.splits.task)
+        self.row_shards = data_parallel(devices).row_shards
+        self.weights = fingerprint(self.params)
+        self.digests = {name: examples_digest(getattr(trial.splits, name)) for name in ("train", "validation", "test")}
+        self.test = self._encode(trial.splits.test)
+        self.extra = {name: self._encode(found) for name, found in getattr(trial.splits, "extra_tests", {}).items()}
+        self._validation: Encoded | None = None
+        self._encoded: dict[tuple[int, int, bool], Encoded] = {}
+
+    @property
+    def validation(self) -> Encoded:
+        """The validation split; InputError where there is none."""
+        if not self.trial.splits.validation:
+            raise InputError(
+                f"task {self.task.name} has no validation split to choose a learning rate or a checkpoint by; "
+                'give one rate, and select "last"'
+            )
+        if self._validation is None:
+            self._validation = self._encode(self.trial.splits.validation)
+        return self._validation
+
+    def choose_rate(self, arm: str, way: str = FULL) -> float:
+        """The rate of the best validation score, of equals the first; the only one without a run.
+
+        Raises:
+            InputError: no validation split, or no rate that trains.
+        """
+        rates = self.trial.rates or (self.trial.config.learning_rate,)
+        if len(rates) == 1:
+            return rates[0]
+        _ = self.validation
+        key = next(key for key in tuning_keys(self.trial) if (key.arm, key.way) == (arm, way))
+        sign = 1 if higher_is_better(self.task.main_metric) else -1
+        scores = []
+        for rate in rates:
+            cell = self._run(key, rate, choosing=True)
+            scores.append(-np.inf if cell.failure else sign * cell.metrics[self.task.main_metric])
+        if max(scores) == -np.inf:
+            raise InputError(f"{self.trial.network} on {self.task.name}: no rate of {rates} trains; try lower ones")
+        return rates[int(np.argmax(scores))]
+
+    def cell(self, key: CellKey, rate: float) -> Cell:
+        """The finished cell of this key: from disk, or run now. A run that fails by itself is a cell with a failure."""
+        return self._run(key, rate)
+
+    def finished(self, key: CellKey, rate: float, *, choosing: bool = False) -> Cell | None:
+        """The cell of this key from disk, or None where it must be run."""
+        return cells.find(self._place(rate, choosing), key, self._settings(key, rate, choosing))
+
+    def config(self, key: CellKey, rate: float) -> FinetuneConfig:
+        """How a cell is fine-tuned."""
+        return in_way(self.trial.config.replace(learning_rate=rate, seed=key.seed), key.way)
+
+    def labelled(self, key: CellKey) -> Encoded:
+        """A cell's labelled examples, encoded once for all arms and ways."""
+        place = (key.labels, key.seed, key.arm == SHUFFLED)
+        if place not in self._encoded:
+            examples = subset(self.trial.splits.train, key.labels, key.seed)
+            self._encoded[place] = self._encode(shuffled(examples, key.seed) if place[2] else examples)
+        return self._encoded[place]
+
+    def start(self, key: CellKey) -> dict[str, Any]:
+        """The parameters that a cell begins with."""
+        return random_start(self.model, key.seed) if key.arm == RANDOM else self.params
+
+    def tune(self, train: Encoded, start: dict[str, Any], config: FinetuneConfig, watch: Any = None) -> Any:
+        """Fine-tunes on encoded examples; the validation split is looked at where the config chooses by it."""
+        more = {"validation": self.validation} if getattr(config, "select", "last") == "best" else {}
+        return finetune(
+            self.model,
+            start,
+            self.tokenizer,
+            train,
+            config,
+            self.task.num_labels,
+            label_names=self.task.labels,
+            kind=self.kind,
+            devices=self.devices,
+            watch=watch,
+            **more,
+        )
+
+    def score(self, tuned: Any, encoded: Encoded) -> Any:
+        """The Evaluation of a fine-tuned model."""
+        return evaluate(
+            tuned.model,
+            tuned.params,
+            encoded,
+            self.task.metrics,
+            kind=self.kind,
+            label_names=self.task.labels,
+            devices=self.devices,
+        )
+
+    def _run(self, key: CellKey, rate: float, *, choosing: bool = False) -> Cell:
+        folder, settings = self._place(rate, choosing), self._settings(key, rate, choosing)
+        said = title(key) + (f", rate {rate:g}" if key.way != "probe" else "") + (" (validation)" if choosing else "")
+        if found := cells.find(folder, key, settings):
+            self.live.reused(said, words(found, self.task.main_metric), same_length(key))
+            return found
+        self.live.start(said)
+        try:
+            cell = self._made(key, rate, settings, choosing)
+        except NotFiniteError as error:
+            cell = Cell(key, {}, self.live.seconds(), config=settings, failure=str(error))
+        cells.save(folder, cell)
+        self.live.finished(said, words(cell, self.task.main_metric), same_length(key))
+        return cell
+
+    def _made(self, key: CellKey, rate: float, settings: dict[str, Any], choosing: bool) -> Cell:
+        config, train, target = self.config(key, rate), self.labelled(key), self.validation if choosing else self.test
+        tuned = self.tune(train, self.start(key), config, self.live.watch)
+        trained = self.live.seconds()
+        found = self.score(tuned, target)
+        seconds = self.live.seconds()
+        steps = tuned.history[-1]["step"] if tuned.history and key.way != "probe" else None
+        spent = cost(self.model.config, config, train, target, self.kind, row_shards=self.row_shards, steps=steps)
+        scores = dict(found.scores)
+        for name, encoded in ({} if choosing else self.extra).items():
+            scores |= {f"{name}/{metric}": value for metric, value in self.score(tuned, encoded).scores.items()}
+        return Cell(
+            key,
+            scores,
+            seconds,
+            rescore.kept(self.task, found.predictions),
+            settings,
+            {"training_seconds": trained, "prediction_seconds": seconds - trained, **vars(spent)},
+        )
+
+    def _place(self, rate: float, choosing: bool) -> Path:
+        return self.folder / "tuning" / f"{rate:g}" if choosing else self.folder / "cells"
+
+    def _settings(self, key: CellKey, rate: float, choosing: bool) -> dict[str, Any]:
+        """All that decides a cell besides its key."""
+        split = "validation" if choosing else "test"
+        settings = {
+            "finetune": {name: value for name, value in self.config(key, rate).to_dict().items() if name != "seed"},
+            "kind": self.kind.name,
+            "model": digest(json.dumps(self.model.config.to_dict(), sort_keys=True)),
+            "weights": "random start" if key.arm == RANDOM else self.weights,
+            "tokenizer": self.tokenizer.fingerprint[:16],
+            "train": self.digests["train"],
+            split: self.digests[split],
+        }
+        if settings["finetune"].get("select") == "best":
+            settings["validation"] = self.digests["validation"]
+        return settings
+
+    def _encode(self, examples: Sequence[Any]) -> Encoded:
+        return self.kind.encode(examples, self.tokenizer, self.model.config, self.trial.config.max_length)
+
+
+def load_network(source: str) -> tuple[Model, dict[str, Any], Tokenizer]:
+    """Model, parameters and tokenizer of a checkpoint.
+
+    Raises:
+        InputError: one of them is missing.
+    """
+    model, params = load(source)
+    return model, params, tokenizer_of(source)
+
+
+def tokenizer_of(source: str) -> Tokenizer:
+    """A checkpoint's tokenizer; InputError where it has none."""
+    try:
+        return load_tokenizer(source)
+    except InputError as error:
+        raise InputError(f"{source}: the checkpoint has no tokenizer to read texts with ({error})") from None
+
+
+def baseline_cell(key: CellKey, splits: Splits, folder: Path, live: Live) -> Cell:
+    """A baseline's cell: from disk, or run now."""
+    task = splits.task
+    settings = baseline_settings(splits)
+    if found := cells.find(folder, key, settings):
+        live.reused(title(key), words(found, task.main_metric), same_length(key))
+        return found
+    live.start(title(key))
+    try:
+        found = baselines.fit_predict(task, subset(splits.train, key.labels, key.seed), splits.test, seed=key.seed)
+        gold, kept = rescore.gold(splits), rescore.kept(task, found.predictions)
+        scores = {
+            name: rescore.scorer(task, gold, kept, name)() for name in task.metrics if rescore.can(task, name)
+        }
+        cell = Cell(key, scores, live.seconds(), kept, settings, details=found.config)
+    except InputError as error:
+        cell = Cell(key, {}, live.seconds(), config=settings, failure=str(error))
+    cells.save(folder, cell)
+    live.finished(title(key), words(cell, task.main_metric), same_length(key))
+    return cell
+
+
+def baseline_settings(splits: Splits) -> dict[str, Any]:
+    """All that decides a baseline's cell besides its key."""
+    return {"train": examples_digest(splits.train), "test": examples_digest(splits.test)}
+
+
+def title(key: CellKey) -> str:
+    """How a line names a cell."""
+    if key.arm == BASELINE:
+        who = BASELINE_WORDS.get(key.network, key.network)
+    else:
+        way = "" if key.way == FULL else f", {WAY_WORDS.get(key.way, key.way)}"
+        who = f"{key.network}, {ARM_WORDS[key.arm]}{way}"
+    return f"{key.task}: {who}, {key.labels:,} labels, seed {key.seed}"
+
+
+def same_length(key: CellKey) -> tuple[str, str, str, int]:
+    """Cells that take about as long as one another."""
+    return key.task, key.network, key.way, key.labels
+
+
+def words(cell: Cell, metric: str) -> str:
+    """A cell's score, or why it has none."""
+    return f"failed: {cell.failure}" if cell.failure else f"{spoken_name(metric)} {cell.metrics[metric]:.3f}"

@@ -1,0 +1,86 @@
+"""Packed rows: every example once, nothing lost, and the same answers, losses and gradients as unpacked ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.encode import collate, encode
+from eval.finetune import FinetuneConfig, with_task_head
+from eval.kinds import CLASSIFICATION, classification
+from eval.packing import fill, pack, packs, places, rows_a_step
+from eval.predict import evaluate, predict_encoded
+from zoo import InputError
+
+CONFIG = FinetuneConfig(max_length=32, dropout=0.0)
+
+
+@given(st.lists(st.integers(1, 64), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_every_example_has_one_place(lengths):
+    rows = fill(lengths, 64)
+    assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+    for row in rows:
+        assert sum(lengths[i] for i in row) <= 64 and len(row) <= places(64)
+    if lengths:  # no two rows could be one
+        loads = sorted(sum(lengths[i] for i in row) for row in rows if len(row) < places(64))
+        assert len(loads) < 2 or loads[0] + loads[1] > 64 or places(64) < len(lengths)
+
+
+def test_rows_by_hand():
+    """Best fit decreasing: 40 | 30 + 30 | the 20 joins the 40, and the 3 the fuller 30s, where 4 are free."""
+    assert fill([30, 40, 3, 30, 19], 64) == [[1, 4], [0, 3, 2]]
+    assert fill([], 64) == []
+    with pytest.raises(InputError, match="an example of 65 ids does not go into rows of 64"):
+        fill([3, 65], 64)
+
+
+def test_a_packed_batch_holds_what_its_examples_hold(bert, tokenizer, topics):
+    encoded = encode(topics.test, tokenizer, bert[0].config, 32)
+    numbers = np.arange(5, 21)
+    batch, order = pack(encoded, numbers, step=3)
+    assert batch["tokens"].shape[1] == 64 and len(batch["tokens"]) % 3 == 0
+    assert sorted(order[order >= 0].tolist()) == numbers.tolist()
+    for row, place in np.argwhere(order >= 0):
+        number = order[row, place]
+        own = batch["segment_ids"][row] == place + 1
+        assert batch["tokens"][row][own].tolist() == encoded.ids[number].tolist()
+        assert batch["token_types"][row][own].tolist() == encoded.token_types[number].tolist()
+        assert batch["labels"][row, place] == encoded.labels[number] and batch["weights"][row, place] == 1
+    assert batch["weights"].sum() == 16
+    assert rows_a_step(encoded, 16) >= 1
+
+
+@pytest.mark.parametrize("network", ["bert", "gpt"])
+def test_packed_answers_are_the_unpacked_ones(network, request, tokenizer, topics, one):
+    model, params = with_task_head(*request.getfixturevalue(network), CONFIG, 2)
+    encoded = encode(topics.test, tokenizer, model.config, 32)
+    assert packs(CLASSIFICATION, encoded, model.config)
+    apart = predict_encoded(model, params, encoded, packed=False, devices=one)
+    for devices in (jax.devices(), one):
+        together = predict_encoded(model, params, encoded, batch_size=8, devices=devices)
+        np.testing.assert_allclose(together, apart, atol=1e-6)
+    assert evaluate(model, params, encoded, devices=one).scores["accuracy"] == np.mean(
+        apart.argmax(1) == encoded.labels
+    )
+
+
+def test_packed_losses_and_gradients_are_the_unpacked_ones(bert, tokenizer, topics):
+    model, params = with_task_head(*bert, CONFIG, 2)
+    encoded = encode(topics.test[:8], tokenizer, model.config, 32)
+    packed, _ = pack(encoded, np.arange(8))
+    alone = collate(encoded, np.arange(8), 8)
+
+    def loss(params, batch):
+        keys = jax.vmap(jax.random.key)(jnp.arange(len(batch["tokens"])))
+        (total, weight), pairs = classification.loss(model, params, batch, keys)
+        return total, (weight, pairs)
+
+    found = [jax.jit(jax.value_and_grad(loss, has_aux=True))(params, batch) for batch in (packed, alone)]
+    (a, (weight, pairs)), (b, (other_weight, other_pairs)) = found[0][0], found[1][0]
+    assert weight == other_weight == 8 and pairs["accuracy"] == other_pairs["accuracy"]
+    assert float(a) == pytest.approx(float(b), abs=1e-5)
+    for x, y in zip(jax.tree.leaves(found[0][1]), jax.tree.leaves(found[1][1]), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
