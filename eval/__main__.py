@@ -2,7 +2,10 @@
 
 import sys
 
-from eval.cli import evaluate
-
 if __name__ == "__main__":
-    sys.exit(evaluate())
+    try:
+        from eval.cli import evaluate
+
+        sys.exit(evaluate())
+    except KeyboardInterrupt:  # while this was being imported
+        sys.exit(130)

@@ -34,7 +34,7 @@ def name_of(task: Task) -> str:
 
 
 def fit_predict(task: Task, train: Sequence[Any], test: Sequence[Any], *, seed: int = 0) -> BaselinePrediction:
-    """Fits the baseline of the task's kind on `train` (a label budget) and predicts `test`, whose labels are not read."""
+    """Fits the baseline of the task's kind on `train`, a label budget; predicts `test` without reading its labels."""
     name = name_of(task)
     if name == "tf-idf-ridge":
         return ridge(train, test, seed=seed)
@@ -46,8 +46,8 @@ def fit_predict(task: Task, train: Sequence[Any], test: Sequence[Any], *, seed: 
 def ridge(train: Sequence[Any], test: Sequence[Any], *, seed: int = 0) -> BaselinePrediction:
     """TF-IDF rows as in `eval.baseline`, and for pairs a further column: the cosine of the two texts' rows.
 
-    A pair's joined words say little of how alike its texts are (STS-B); the cosine, weighted by PAIR so that the penalty
-    hardly shrinks it, says most. The penalty is chosen from 0.1, 1 and 10 by the squared error in 5-fold
+    A pair's joined words say little of how alike its texts are (STS-B); the cosine says most, and is multiplied by PAIR
+    so that the penalty hardly shrinks it. The penalty is chosen from 0.1, 1 and 10 by the squared error in 5-fold
     cross-validation on the labelled examples, and is 1 below 25 of them.
 
     Args:

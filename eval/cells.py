@@ -25,7 +25,8 @@ ARM_WORDS = {"pretrained": "pre-trained", "random": "random start", "shuffled": 
 BASELINE_WORDS = {"tf-idf": "TF-IDF", "tf-idf-ridge": "TF-IDF, ridge", "word-tags": "most frequent tag of each word"}
 FULL = "full"
 # Ways of adapting, after the arm; "full" goes without saying.
-WAY_WORDS = {"full": "all parameters", "head": "head alone", "probe": "linear probe", "lora": "LoRA", "top": "top layers"}
+WAY_WORDS = {"full": "all parameters", "head": "head alone", "probe": "linear probe", "lora": "LoRA"}
+WAY_WORDS |= {"top": "top layers"}
 # Predictions of one example: a class, a rating, or a tag for each word.
 Prediction = int | float | tuple[int, ...]
 

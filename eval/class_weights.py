@@ -13,8 +13,8 @@ from zoo.errors import InputError
 def weighed(encoded: Encoded, config: FinetuneConfig, num_labels: int, kind: Kind) -> Encoded:
     """The same examples with label_weights, where config.class_weights asks for them.
 
-    "balanced" gives class c the weight E / (C E_c) of E examples of C classes, E_c of them of class c: each class counts
-    the same in all, and the mean weight of an example is 1 where every class occurs.
+    "balanced" gives class c the weight E / (C E_c), of E examples of C classes, E_c of them of class c: every class
+    counts the same in all, and an example 1 on average.
 
     Raises:
         InputError: a task without classes, or another number of weights than of classes.

@@ -9,9 +9,16 @@ from pathlib import Path
 # name -> "module:function"; imported when called, so that --help is quick
 SUBCOMMANDS: dict[str, str] = {
     "demo": "eval.demo:demo",
+    "tasks": "eval.task_list:show",
     "finetune": "eval.commands:finetune",
-    "transfer": "eval.commands:transfer",
+    "merge": "eval.adapter_folder:merge",
+    "transfer": "eval.transfer_command:transfer",
+    "compare": "eval.compare:compare",
     "perplexity": "eval.language_commands:perplexity",
+    "exposure": "eval.language_commands:exposure",
+    "fewshot": "eval.fewshot_command:fewshot",
+    "harness": "eval.harness_command:harness",
+    "submit": "eval.submission:submit",
     "export-texts": "eval.export_texts:export_texts",
 }
 
@@ -42,6 +49,13 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The `oneblock` command. Returns the exit code."""
+    try:
+        return _oneblock(argv)
+    except KeyboardInterrupt:  # while its parts were being imported
+        return 130
+
+
+def _oneblock(argv: Sequence[str] | None) -> int:
     refuse_shadows("zoo", "train")
     from zoo.command_line import load, run
 

@@ -2,7 +2,8 @@
 
     FLOPs = sum over batches of rows x T x zoo.summary's forward FLOPs a token at length T x passes
 
-Rows and lengths are those of the batches that are run, filler rows included. A forward pass counts 1 and a full
+Rows and lengths are those of the batches that are run, filler rows included; prediction packs short texts into rows
+where their kind allows it (eval.packing). A forward pass counts 1 and a full
 backward pass 2; which of them a way needs:
 
     full, lora    3                 lora makes the gradient of the whole kernel on its way to that of its factors
@@ -17,9 +18,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eval.cells import FULL
 from eval.encode import Encoded, prediction_order, training_order
-from eval.finetune import FinetuneConfig
+from eval.finetune_config import FinetuneConfig
+from eval.kinds import Kind
+from eval.packing import fill, packs, row_length
 from zoo.config import ModelConfig
 from zoo.summary import forward_flops
 
@@ -47,6 +49,7 @@ def cost(
     tuning: FinetuneConfig,
     train: Encoded,
     test: Encoded,
+    kind: Kind,
     *,
     row_shards: int = 1,
     steps: int | None = None,
@@ -57,10 +60,15 @@ def cost(
         config: of the model.
         tuning: way, batch_size, epochs or steps, seed.
         train, test: encoded examples.
+        kind: of the task.
         row_shards: devices that share a batch's rows: batches are filled up to a multiple.
         steps: updates that were made, where training stopped early; None for all.
     """
-    training, prediction = training_rows(train, tuning, row_shards, steps), prediction_rows(test, row_shards)
+    prediction = prediction_rows(config, test, kind, row_shards)
+    if tuning.way == "probe":
+        training = prediction_rows(config, train, kind, row_shards)
+    else:
+        training = training_rows(train, tuning, row_shards, steps)
     return Cost(
         _tokens(training),
         _flops(config, training) * passes(tuning, config.num_layers),
@@ -71,16 +79,13 @@ def cost(
 
 def passes(tuning: FinetuneConfig, num_layers: int) -> float:
     """Forward passes that one pass of a training row costs; see the module's head."""
-    way = getattr(tuning, "way", FULL)
-    if way == "top":
+    if tuning.way == "top":
         return 1 + 2 * min(tuning.top_layers, num_layers) / num_layers
-    return {"head": 1.0, "probe": 1.0}.get(way, 3.0)
+    return {"head": 1.0, "probe": 1.0}.get(tuning.way, 3.0)
 
 
 def training_rows(encoded: Encoded, tuning: FinetuneConfig, row_shards: int = 1, steps: int | None = None) -> Rows:
-    """Row length -> rows that go through the network while training."""
-    if getattr(tuning, "way", FULL) == "probe":
-        return prediction_rows(encoded, row_shards)
+    """Row length -> rows that go through the network while training by steps."""
     total = tuning.total_steps(len(encoded)) if steps is None else steps
     size, found, step, epoch = _whole(tuning.batch_size, row_shards) * encoded.group, Counter(), 0, 0
     while step < total:
@@ -91,11 +96,17 @@ def training_rows(encoded: Encoded, tuning: FinetuneConfig, row_shards: int = 1,
     return found
 
 
-def prediction_rows(encoded: Encoded, row_shards: int = 1, batch_size: int = PREDICTION_BATCH) -> Rows:
+def prediction_rows(
+    config: ModelConfig, encoded: Encoded, kind: Kind, row_shards: int = 1, batch_size: int = PREDICTION_BATCH
+) -> Rows:
     """Row length -> rows that go through the network to answer for each example once."""
-    size, found = _whole(batch_size, row_shards) * encoded.group, Counter()
+    size = _whole(batch_size, row_shards)
+    if packs(kind, encoded, config):
+        length = row_length(encoded)
+        return {length: _whole(len(fill(encoded.lengths, length)), size)}
+    found = Counter()
     for rows in prediction_order(encoded, batch_size):
-        found[_length(encoded, rows)] += size
+        found[_length(encoded, rows)] += size * encoded.group
     return found
 
 
@@ -113,5 +124,5 @@ def _length(encoded: Encoded, rows) -> int:
     return next(bucket for bucket in encoded.buckets if bucket >= encoded.lengths[rows].max())
 
 
-def _whole(batch_size: int, row_shards: int) -> int:
-    return -(-batch_size // row_shards) * row_shards
+def _whole(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

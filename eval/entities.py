@@ -2,9 +2,9 @@
 
     B-person I-person O B-company      ->  (person, 0, 2), (company, 3, 4)
 
-Tags are BIO or BIOES, read with the leniency of the CoNLL-2000 and 2003 evaluation: an entity begins at every B- or S-,
-and also at an I- or E- after O, after the end of another entity (E-, S-), or of another type than the word before. A tag
-other than O without such a prefix is a type of its own. Scores equal seqeval's in its default mode.
+Tags are BIO or BIOES, read with the leniency of the CoNLL-2000 and 2003 evaluation: an entity begins at every B- or
+S-, and also at an I- or E- after O, after the end of another entity (E-, S-), or of another type than the word before.
+A tag other than O without such a prefix is a type of its own. Scores equal seqeval's in its default mode.
 
     precision = found / predicted,    recall = found / true,    F1 = 2 precision recall / (precision + recall)
 
@@ -70,9 +70,7 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def count_entities(
-    true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> dict[str, EntityCounts]:
+def count_entities(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, EntityCounts]:
     """Counts by entity type, in alphabetical order.
 
     Args:

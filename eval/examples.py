@@ -3,11 +3,13 @@
 An example of any kind has `texts`, the texts that it is about: what hashes, splits, draws and overlap checks look at.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from eval.splits import normalise
 from eval.task import Task
 
 
@@ -41,7 +43,6 @@ class Splits:
         train, validation, test: examples of the task's kind.
         dropped: why others were left out -> how many.
         extra_tests: name -> examples of further test sets (MNLI: mismatched), each reported by itself.
-        near: test texts that a training text nearly repeats, though not word for word; None: not looked for.
         warnings: a line for each thing about the data that may fool people.
     """
 
@@ -51,8 +52,19 @@ class Splits:
     test: tuple[Any, ...]
     dropped: Mapping[str, int] = field(default_factory=dict)
     extra_tests: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    near: int | None = None
     warnings: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def near(self) -> int | None:
+        """Test texts that a training text nearly repeats; None where the texts are too many to look.
+
+        Looked for once, at first use. Equal texts are counted in `dropped`, since they were left out.
+        """
+        from eval.leakage import near_copies
+
+        train = [normalise(text_of(example)) for example in (*self.train, *self.validation)]
+        scored = [normalise(text_of(example)) for examples in self.tests.values() for example in examples]
+        return near_copies(train, scored)
 
     @property
     def tests(self) -> dict[str, tuple[Any, ...]]:
@@ -68,7 +80,8 @@ class Splits:
         sizes = ", ".join(f"{len(getattr(self, split)):,} {split}" for split in ("train", "validation"))
         sizes += "".join(f", {len(examples):,} {name}" for name, examples in self.tests.items())
         left = "".join(f"; left out: {count:,} {why}" for why, count in self.dropped.items() if count)
-        near = f"; {self.near:,} test texts have a near copy among the training texts" if self.near else ""
+        published = self.task.test_file is not None  # one's own splits keep near copies together
+        near = f"; {self.near:,} test texts have a near copy in training" if published and self.near else ""
         return "\n".join([f"{self.task.name}: {sizes}{left}{near}", *(f"warning: {line}" for line in self.warnings)])
 
     def _count(self, examples: Sequence[Any]) -> dict[str, int]:

@@ -167,9 +167,7 @@ def finetune(
         """Looks at the validation examples; True where there is nothing more to wait for."""
         if selection.seen(step):
             return False
-        return selection.look(
-            step, epoch, model, freeze.join(state.params, frozen, recipe.lora_scale), state.params
-        )
+        return selection.look(step, epoch, model, freeze.join(state.params, frozen, recipe.lora_scale), state.params)
 
     history, step, epoch, stopped = [], 0, 0, False
     look = _Look(watch, config, total)

@@ -63,7 +63,7 @@ def split(params: Tree, config: ModelConfig, tuning: FinetuneConfig, head: str) 
 
 
 def join(trained: Tree, frozen: Tree, lora_scale: float = 0.0) -> Tree:
-    """The whole parameters of `split`'s two parts; adapters under "lora" are added to their kernels, `lora_scale` times.
+    """The whole parameters of `split`'s two parts; adapters under "lora" are added to their kernels, lora_scale times.
 
     Arrays that are whole in one part are passed on as they are.
     """
@@ -100,7 +100,7 @@ def layer_scales(params: Tree, config: ModelConfig, decay: float) -> Tree:
     def one(path, leaf):
         level = levels(path_string(path).split("/"), leaf.shape, config)
         scale = np.asarray(decay ** (config.num_layers + 1.0 - level), np.float32)
-        return scale.reshape(scale.shape + (1,) * (leaf.ndim - scale.ndim))
+        return scale.reshape(scale.shape + (1,) * (leaf.ndim - 1)) if scale.ndim else scale
 
     return jax.tree_util.tree_map_with_path(one, params)
 

@@ -1,8 +1,11 @@
-"""`python -m eval perplexity`: language models measured, as plain functions that eval/cli.py names."""
+"""`python -m eval perplexity` and `exposure`: language models measured, as plain functions that eval/cli.py names."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from eval import exposure as biases
 from eval import perplexity as measures
 from eval import readers
 from eval.screen import progress, show_json, show_table
@@ -72,6 +75,84 @@ def perplexity(
     count = next(iter(found.values())).texts
     notes = [note for source, one in found.items() for note in _notes(source, one)]
     show_table(f"{count:,} text{'s' * (count != 1)}", columns, rows, notes)
+
+
+def exposure(
+    checkpoint: str,
+    /,
+    data: str,
+    reference: str = "",
+    prompt: int = 8,
+    depth: int = 32,
+    rows: int = 64,
+    seed: int = 0,
+    text: str = TEXT_COLUMN,
+    json: bool = False,
+) -> None:
+    """Measure exposure bias: a causal model's loss after its own tokens against that after true ones, by depth.
+
+    With a reference, a better model of the same vocabulary, also how far errors feed on errors.
+
+    Args:
+        checkpoint: a folder, a run folder, or an embedded checkpoint's name.
+        data: true text that the model was not trained on: a file (of .jsonl, .csv and .tsv each row is a text), or a
+            text itself.
+        reference: a checkpoint that stands for the truth.
+        prompt: true tokens that both continuations follow.
+        depth: tokens of each continuation.
+        rows: how many prompts, at most.
+        seed: of what the model draws.
+        text: the column of a .jsonl, .csv or .tsv file that holds the texts.
+        json: print JSON in place of the table.
+
+    Examples:
+        python -m eval exposure runs/demo/gpt --data page.txt --depth 64
+    """
+    keep_compiled()
+    named(checkpoint)
+    if reference:
+        named(reference)
+    documents = read_texts(data, text)
+    network = open_network(checkpoint)
+    other = None
+    if reference:
+        *other, tokenizer = open_network(reference)
+        if tokenizer != network[2]:
+            raise InputError(f"{reference}: its tokenizer is another one; a reference shares the model's vocabulary")
+    found = biases.measure(
+        *network, documents, prompt=prompt, depth=depth, rows=rows, seed=seed, reference=other and tuple(other)
+    )
+    bins = [slice(int(part[0]), int(part[-1]) + 1) for part in np.array_split(np.arange(depth), min(4, depth))]
+    parts = [(f"{part.start + 1} to {part.stop}", part) for part in bins] + [("all", slice(0, depth))]
+    lines = [_exposed(found, name, part) for name, part in parts]
+    if json:
+        show_json({"windows": len(found.true), "prompt": prompt, "depths": lines, "excess_error": found.excess_error()})
+        return
+    columns = ["tokens after the prompt", "loss, true text", "loss, own text", "own - true", "interval"]
+    columns += ["error, true", "error, own"] if reference else []
+    cells = [
+        [line["depths"], *(f"{line[name]:.3f}" for name in ("true", "own", "drift")), _between(line["interval"])]
+        + ([f"{line[name]:.3f}" for name in ("true_error", "own_error")] if reference else [])
+        for line in lines
+    ]
+    notes = ["own - true above 0 and growing: text that drifts into what was never seen; below 0: text that repeats."]
+    if found.excess_error() is not None:
+        notes.append(f"excess accumulated error against {reference}: {found.excess_error():+.1%}")
+    show_table(f"{checkpoint}: {len(found.true)} windows, prompts of {prompt} tokens", columns, cells, notes)
+
+
+def _exposed(found: biases.Exposure, name: str, part: slice) -> dict[str, Any]:
+    drift = found.drift(part)
+    line = {"depths": name, "true": float(found.true[:, part].mean()), "own": float(np.nanmean(found.own[:, part]))}
+    line |= {"drift": drift.mean, "interval": [drift.low, drift.high]}
+    if found.true_error is not None:
+        line |= {"true_error": float(found.true_error[:, part].mean())}
+        line |= {"own_error": float(np.nanmean(found.own_error[:, part]))}
+    return line
+
+
+def _between(ends: list[float | None]) -> str:
+    return "-" if ends[0] is None else f"{ends[0]:+.3f} to {ends[1]:+.3f}"
 
 
 def named(checkpoints: str) -> list[str]:

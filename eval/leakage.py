@@ -26,8 +26,8 @@ MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.
 def near_copies(train: Sequence[str], test: Sequence[str]) -> int | None:
     """How many test texts a training text nearly repeats: half or more of their 3-word runs are the same.
 
-    The measure is that of `eval.splits.group_keys` (Jaccard index of the sets of 3-word shingles); runs that more than
-    200 test texts share are passed over.
+    The measure is that of `eval.splits.group_keys` (Jaccard index of the sets of 3-word shingles). Texts that share only
+    runs which more than 200 test texts hold are not compared.
 
     Args:
         train, test: texts after `eval.splits.normalise`.
@@ -37,23 +37,26 @@ def near_copies(train: Sequence[str], test: Sequence[str]) -> int | None:
     """
     if sum(map(len, train)) + sum(map(len, test)) > NEAR_LIMIT:
         return None
-    ids: dict[str, int] = defaultdict(itertools.count(1).__next__)
-    held = [_runs(text, ids) for text in test]
-    sizes = np.array([len(runs) for runs in held])
-    flat, owners = np.concatenate(held), np.repeat(np.arange(len(held)), sizes)
-    order = np.argsort(flat, kind="stable")
-    runs_held, start, count = np.unique(flat[order], return_index=True, return_counts=True)
-    owners = owners[order]
-    found = np.zeros(len(held), bool)
-    for text in train:
-        runs = _runs(text, ids)
-        place = np.searchsorted(runs_held, runs).clip(max=len(runs_held) - 1)
-        hits = place[(runs_held[place] == runs) & (count[place] <= COMMON)]
-        if len(hits):
-            sharing = np.concatenate([owners[start[h] : start[h] + count[h]] for h in hits])
-            numbers, shared = np.unique(sharing, return_counts=True)
-            found[numbers[shared >= SIMILARITY * (len(runs) + sizes[numbers] - shared)]] = True
-    return int(found.sum())
+    if not train or not test:
+        return 0
+    numbers: dict[str, int] = defaultdict(itertools.count(1).__next__)
+    theirs, owners = _runs(test, numbers)
+    theirs, owners = _distinct(theirs, owners)
+    sizes = np.bincount(owners, minlength=len(test))
+    held, start, count = np.unique(theirs, return_index=True, return_counts=True)
+    ours, readers = _runs(train, numbers)
+    place = np.searchsorted(held, ours).clip(max=len(held) - 1)
+    hit = (held[place] == ours) & (count[place] <= COMMON)
+    place, readers = place[hit], readers[hit]
+    # Every (training text, test text) that shares a run, once for each time that it does.
+    times = count[place]
+    nth = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    pairs = np.repeat(readers, times) * len(test) + owners[np.repeat(start[place], times) + nth]
+    pairs, shared = np.unique(pairs, return_counts=True)
+    # A Jaccard index of s takes s / (1 + s) of the test text's runs at least: few pairs are left to look at closely.
+    likely = pairs[shared * (1 + SIMILARITY) >= SIMILARITY * sizes[pairs % len(test)]]
+    found = {j for i, j in zip(*np.divmod(likely, len(test)), strict=True) if _similar(train[i], test[j])}
+    return len(found)
 
 
 def label_in_text(task: Task, examples: Sequence[Example]) -> str:
@@ -85,9 +88,31 @@ def label_in_text(task: Task, examples: Sequence[Example]) -> str:
     return ""
 
 
-def _runs(text: str, ids: dict[str, int]) -> np.ndarray:
-    """The distinct 3-word runs of a text as uint64 numbers, or its words where it has fewer; `ids` numbers the words."""
-    codes = np.array(list(map(ids.__getitem__, text.split())), np.uint64)
-    width = min(SHINGLE, len(codes))
-    parts = [codes[k : len(codes) - width + 1 + k] * MIX[k] for k in range(width)]
-    return np.unique(np.sum(parts, axis=0, dtype=np.uint64))
+def _runs(texts: Sequence[str], numbers: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The 3-word runs of all texts as uint64 numbers, in order, and which text each is of; `numbers` are the words'."""
+    codes = [list(map(numbers.__getitem__, text.split())) for text in texts]
+    lengths = np.array([max(len(code), SHINGLE) for code in codes])
+    flat = np.zeros(lengths.sum(), np.uint64)
+    ends = np.cumsum(lengths)
+    for code, end, length in zip(codes, ends, lengths, strict=True):
+        flat[end - length : end - length + len(code)] = code
+    owners = np.repeat(np.arange(len(texts)), lengths)
+    whole = np.arange(len(flat)) + SHINGLE <= ends[owners]
+    runs = sum(np.roll(flat, -k) * MIX[k] for k in range(SHINGLE))
+    return runs[whole], owners[whole]
+
+
+def _distinct(runs: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each run of each text once, in the order of the runs."""
+    order = np.lexsort((owners, runs))
+    runs, owners = runs[order], owners[order]
+    first = np.append(True, (runs[1:] != runs[:-1]) | (owners[1:] != owners[:-1]))
+    return runs[first], owners[first]
+
+
+def _similar(one: str, other: str) -> bool:
+    a, b = (
+        {tuple(words[k : k + SHINGLE]) for k in range(max(1, len(words) - SHINGLE + 1))}
+        for words in (one.split(), other.split())
+    )
+    return len(a & b) >= SIMILARITY * len(a | b)

@@ -22,6 +22,8 @@ from zoo.errors import InputError
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
 
+# Rows fewer, or prefixes shorter, than these are computed whole.
+FEW_ROWS, SHORT_PREFIX = 4, 32
 Pair = tuple[str, str]
 Ids = tuple[list[int], list[int]]
 
@@ -102,7 +104,8 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Ids]:
     for (context, _), whole in zip(moved, wholes, strict=True):
         before = ids_of[context] if context else []
         shared = next((i for i, (a, b) in enumerate(zip(before, whole)) if a != b), min(len(before), len(whole)))
-        begin = beginning(tokenizer, bare=not shared)
+        begins = shared and tokenizer.adds_bos and whole[0] == tokenizer.bos_id  # a conversation brings its own
+        begin = [] if begins else beginning(tokenizer, bare=not shared)
         found.append((begin + whole[:shared], whole[shared:]))
     return found
 
@@ -161,15 +164,38 @@ def score_causal(model: Model, params: dict[str, Any], queries: Sequence[Query],
     """`token_scores` of a causal model's rows, in which a row that begins another one is read from that one.
 
     What comes later does not change a causal model's earlier places, so that options of one context share a row
-    wherever their tokens allow it: labels of one token each need a single row together.
+    wherever their tokens allow it: labels of one token each need a single row together. And what all rows begin with
+    (the examples of a few-shot prompt) goes through the model once.
     """
     merged, homes = merge_prefixes(model, queries)
-    found = token_scores(model, params, merged, **options)
+    prefix, merged = shared_prefix(model, merged)
+    found = token_scores(model, params, merged, prefix=prefix, **options)
     scores = []
     for query, (row, start) in zip(queries, homes, strict=True):
         part = slice(start, start + len(query.places))
         scores.append(Scores(found[row].log_probs[part], found[row].top[part]))
     return scores
+
+
+def shared_prefix(model: Model, rows: Sequence[Query]) -> tuple[Sequence[int], list[Query]]:
+    """What all rows begin with, up to the first place that one asks at, and the rows without it.
+
+    () where it is too short, or the rows too few, to pay for a program more; and for models whose early places depend
+    on the row's length.
+    """
+    asking = [row for row in rows if row.places]
+    scaling = model.config.rotary_scaling
+    if len(asking) < FEW_ROWS or (scaling is not None and scaling.by_length):
+        return (), list(rows)
+    first, last = (tuple(end(asking, key=lambda row: tuple(row.inputs)).inputs) for end in (min, max))
+    common = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    count = min(common, *(min(row.places) for row in asking))
+    if count < SHORT_PREFIX:
+        return (), list(rows)
+    return first[:count], [
+        Query(row.inputs[count:], tuple(place - count for place in row.places), row.labels) if row.places else row
+        for row in rows
+    ]
 
 
 def merge_prefixes(model: Model, queries: Sequence[Query]) -> tuple[list[Query], list[tuple[int, int]]]:

@@ -67,7 +67,8 @@ def create(params: Tree, words: Sequence[str], rank: int, key: jax.Array) -> Tre
         lead, inner, outer = _sizes(path, kernel.shape)
         fan_in, fan_out = int(np.prod(inner)), int(np.prod(outer))
         if rank > min(fan_in, fan_out):
-            raise InputError(f"lora_rank is {rank}; {path} is a matrix of {fan_in} x {fan_out}: take at most {min(fan_in, fan_out)}")
+            at_most = f"take at most {min(fan_in, fan_out)}"
+            raise InputError(f"lora_rank is {rank}; {path} is a matrix of {fan_in} x {fan_out}: {at_most}")
         own = jax.random.fold_in(key, zlib.crc32(path.encode()))
         node = adapters
         for name in names:

@@ -48,9 +48,7 @@ def planned_rate(plan: Plan, count: jax.Array) -> jax.Array:
     return jnp.where(count < plan.warmup_steps, before, plan.peak + (plan.final - plan.peak) * progress)
 
 
-def planned_optimizer(
-    config: TrainConfig, *then: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def planned_optimizer(config: TrainConfig, *then: optax.GradientTransformation) -> optax.GradientTransformation:
     """train.optimizer's chain, following the plan that lies in its state, and what comes `then`."""
 
     def chain(plan):

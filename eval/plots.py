@@ -1,9 +1,10 @@
 """The pictures of a report: learning curves, differences with their intervals, pre-training losses.
 
 One style throughout. Colour is the network (Okabe and Ito's palette, told apart by colour-blind readers), line and
-marker are the
-arm: solid with filled circles for pre-trained, dashed with open circles for random start, dotted black squares for
-TF-IDF. Each function returns the bytes of a PNG, drawn by Agg without a display and without pyplot's global state.
+fill are the arm: solid and filled for pre-trained, dashed and open for random start, dash-dotted crosses for shuffled
+labels, dotted black squares for the baseline. The marker is the way of adapting: circles for all parameters, triangles
+for a probe, diamonds for LoRA. Each function returns the bytes of a PNG, drawn by Agg without a display and without
+pyplot's global state.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval.cells import ARM_WORDS
+from eval.cells import ARM_WORDS, BASELINE_WORDS, FULL, WAY_WORDS
 from eval.statistics import Interval
 from zoo.errors import InputError
 
@@ -22,8 +23,10 @@ INK, FAINT, GRID = "#222222", "#666666", "#E3E3E3"
 ARM_STYLE: dict[str, dict[str, Any]] = {
     "pretrained": {"linestyle": "-", "marker": "o", "markersize": 6.5},
     "random": {"linestyle": (0, (5, 2.5)), "marker": "o", "markersize": 6.5, "markerfacecolor": "white"},
-    "tf-idf": {"linestyle": (0, (1, 2)), "marker": "s", "markersize": 5.5, "color": INK},
+    "shuffled": {"linestyle": (0, (4, 2, 1, 2)), "marker": "x", "markersize": 6.5},
+    "baseline": {"linestyle": (0, (1, 2)), "marker": "s", "markersize": 5.5, "color": INK},
 }
+WAY_MARKER = {FULL: "o", "probe": "^", "lora": "D", "head": "v", "top": "P"}
 STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -50,11 +53,12 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a learning curve: a network in one arm, and its score at each label budget."""
+    """One line of a learning curve: a network in one arm and way, and its score at each label budget."""
 
     network: str
     arm: str
     points: tuple[tuple[int, Interval], ...]
+    way: str = FULL
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,13 @@ def learning_curve(curves: Sequence[Curve], *, title: str, metric: str, networks
     """
     if not curves or not all(curve.points for curve in curves):
         raise InputError("a learning curve needs at least one point a line")
-    colours = _colours([*networks, *(curve.network for curve in curves if curve.arm != "tf-idf")])
+    colours = _colours([*networks, *(curve.network for curve in curves if curve.arm != "baseline")])
     budgets = sorted({labels for curve in curves for labels, _ in curve.points})
     with _figure(7.6, 4.4) as (figure, axes):
         for number, curve in enumerate(curves):
             style = {"color": colours.get(curve.network, INK)} | ARM_STYLE[curve.arm]
+            if curve.way != FULL and curve.arm == "pretrained":
+                style["marker"] = WAY_MARKER.get(curve.way, "*")
             shift = 1.022 ** (number - (len(curves) - 1) / 2)  # so that bars at one budget do not hide one another
             xs = [labels * shift for labels, _ in curve.points]
             ys = [interval.mean for _, interval in curve.points]
@@ -210,10 +216,17 @@ def _smooth(values: Sequence[float]) -> list[float]:
 def _legend(axes: Any, curves: Sequence[Curve], colours: dict[str, str]) -> None:
     from matplotlib.lines import Line2D
 
-    shown = dict.fromkeys(curve.network for curve in curves if curve.arm != "tf-idf")
+    shown = dict.fromkeys(curve.network for curve in curves if curve.arm != "baseline")
     handles = [Line2D([], [], color=colours[network], linewidth=3, label=network) for network in shown]
-    for arm in (arm for arm in ARM_STYLE if any(curve.arm == arm for curve in curves)):
-        handles.append(Line2D([], [], **{"color": FAINT, "linewidth": 1.8} | ARM_STYLE[arm], label=ARM_WORDS[arm]))
+    plain = {"color": FAINT, "linewidth": 1.8}
+    for arm in (arm for arm in ARM_STYLE if arm != "baseline" and any(curve.arm == arm for curve in curves)):
+        handles.append(Line2D([], [], **plain | ARM_STYLE[arm], label=ARM_WORDS[arm]))
+    ways = dict.fromkeys(curve.way for curve in curves if curve.arm == "pretrained")
+    for way in ways if set(ways) != {FULL} else ():
+        marker = {"marker": WAY_MARKER.get(way, "*"), "markersize": 6.5, "linestyle": "none", "color": FAINT}
+        handles.append(Line2D([], [], **marker, label=WAY_WORDS.get(way, way)))
+    for name in dict.fromkeys(curve.network for curve in curves if curve.arm == "baseline"):
+        handles.append(Line2D([], [], **plain | ARM_STYLE["baseline"], label=BASELINE_WORDS.get(name, name)))
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=2.8, labelspacing=0.7)
 
 

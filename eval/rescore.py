@@ -14,23 +14,43 @@ from typing import Any
 import numpy as np
 
 from eval import metrics
+from eval.entities import EntityCounts, entities
 from eval.task import Task
 from zoo.errors import InputError, nearest
 
 Score = Callable[..., float]
-PERMUTATIONS = 200
+PERMUTATIONS = {"tagging": 20}  # else 200: entities are slow to count
+KEPT = ("classification", "regression", "tagging", "choice")
+TAG_METRICS = ("entity_f1", "entity_precision", "entity_recall", "accuracy")
 
 
 def require(task: Task) -> None:
     """Raises InputError where the task's main metric is none of its kind."""
     known = _names(task)
     if known and task.main_metric not in known:
-        raise InputError(f'task {task.name}: no metric "{task.main_metric}" of {task.kind}{nearest(task.main_metric, known)}')
+        near = nearest(task.main_metric, known)
+        raise InputError(f'task {task.name}: no metric "{task.main_metric}" of {task.kind}{near}')
 
 
 def can(task: Task, name: str) -> bool:
     """Whether predictions of this task can be scored anew by this metric."""
     return name in _names(task)
+
+
+def kept(task: Task, predictions: Any) -> tuple[Any, ...] | None:
+    """Predictions of an Evaluation as a cell keeps them: classes, ratings, rows of tags; None for other kinds."""
+    if task.kind not in KEPT:
+        return None
+    if task.kind == "tagging":
+        return tuple(tuple(int(tag) for tag in row) for row in predictions)
+    return tuple(np.asarray(predictions).tolist())
+
+
+def gold(task: Task, examples: Sequence[Any]) -> tuple[Any, ...] | None:
+    """True labels in the form of `kept`."""
+    if task.kind not in KEPT:
+        return None
+    return tuple(tuple(e.tags) if task.kind == "tagging" else e.label for e in examples)
 
 
 def scorer(task: Task, gold: Sequence[Any], predictions: Sequence[Any], name: str) -> Score:
@@ -56,15 +76,16 @@ def scorer(task: Task, gold: Sequence[Any], predictions: Sequence[Any], name: st
         return _ratings(np.asarray(gold, np.float64), np.asarray(predictions, np.float64), name)
     if task.kind == "tagging":
         return _tags(task.labels, gold, predictions, name)
-    return _classes(np.asarray(gold, np.int64), np.asarray(predictions, np.int64), _width(task, gold, predictions), name)
+    width = len(task.labels) or max(*gold, *predictions) + 1
+    return _classes(np.asarray(gold, np.int64), np.asarray(predictions, np.int64), width, name)
 
 
 def chance(task: Task, gold: Sequence[Any], predictions: Sequence[Any], name: str, seed: int = 0) -> float:
-    """The mean score over 200 permutations of the true labels; see the module's head."""
+    """The mean score over permutations of the true labels; see the module's head."""
     random = np.random.default_rng([seed, 0xC4A])
     found = []
     flat = [tag for row in gold for tag in row] if task.kind == "tagging" else list(gold)
-    for _ in range(PERMUTATIONS):
+    for _ in range(PERMUTATIONS.get(task.kind, 200)):
         dealt = [flat[i] for i in random.permutation(len(flat))]
         if task.kind == "tagging":
             rest = iter(dealt)
@@ -76,10 +97,6 @@ def chance(task: Task, gold: Sequence[Any], predictions: Sequence[Any], name: st
 def _names(task: Task) -> tuple[str, ...]:
     known = {"regression": metrics.RATING_METRICS, "classification": metrics.METRICS, "choice": ("accuracy",)}
     return tuple(known.get(task.kind, TAG_METRICS if task.kind == "tagging" else ()))
-
-
-def _width(task: Task, gold: Sequence[int], predictions: Sequence[int]) -> int:
-    return len(task.labels) or max(max(gold), max(predictions)) + 1
 
 
 def _classes(gold: np.ndarray, predictions: np.ndarray, width: int, name: str) -> Score:
@@ -99,5 +116,25 @@ def _ratings(gold: np.ndarray, predictions: np.ndarray, name: str) -> Score:
             return metric(predictions, gold)
         rows = np.repeat(np.arange(len(gold)), counts)
         return metric(predictions[rows], gold[rows])
+
+    return score
+
+
+def _tags(names: Sequence[str], gold: Sequence[Any], predictions: Sequence[Any], name: str) -> Score:
+    """From counts by sentence, which add up: of entities, or of words where it is accuracy."""
+    rows = np.zeros((len(gold), 3), np.int64)  # found, predicted, true
+    for place, (true, said) in enumerate(zip(gold, predictions, strict=True)):
+        if len(true) != len(said):
+            raise InputError(f"sentence {place} has {len(true)} words and {len(said)} predicted tags")
+        if name == "accuracy":
+            rows[place] = sum(t == s for t, s in zip(true, said, strict=True)), len(said), len(true)
+        else:
+            there, found = (set(entities([names[tag] for tag in tags])) for tags in (true, said))
+            rows[place] = len(there & found), len(found), len(there)
+    measure = {"entity_f1": "f1", "entity_recall": "recall"}.get(name, "precision")
+
+    def score(counts: np.ndarray | None = None) -> float:
+        sums = rows.sum(axis=0) if counts is None else counts @ rows
+        return getattr(EntityCounts(*(int(value) for value in sums)), measure)
 
     return score

@@ -14,6 +14,8 @@ A comparison has two sources of chance. The *seed* picks the labelled examples, 
    the same? A draw of n seeds from n understates the spread between seeds by (n - 1) / n, which is put right by a
    factor; but its quantiles stay those of a large sample, so with few seeds it is too narrow to stand alone.
 
+Where a report makes many comparisons, some exclude zero by chance: `holm` corrects a family of p-values for that.
+
 One seed gives no interval (None), and no spread between seeds gives none either: never an interval of width zero.
 
 References: Student 1908, Biometrika 6; Fisher 1935, The Design of Experiments, section 21 (sign flips); Efron and
@@ -31,6 +33,8 @@ import numpy as np
 
 from zoo.errors import InputError
 
+# A score as a function of how often each test example counts (None: once each); see eval.rescore.
+Score = Callable[..., float]
 LEVEL = 0.95
 EXACT_LIMIT = 16
 NO_SPREAD = 1e-12
@@ -148,24 +152,21 @@ def sign_flip_p(differences: Sequence[float], draws: int = 100_000) -> float:
 
 
 def paired_bootstrap(
-    labels: Sequence[int],
-    a: Sequence[Sequence[int]],
-    b: Sequence[Sequence[int]],
-    metric: Callable[[np.ndarray], float],
-    num_labels: int,
+    a: Sequence[Score],
+    b: Sequence[Score],
+    num_examples: int,
     *,
     resample_seeds: bool = True,
     replicates: int = 1000,
     level: float = LEVEL,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of mean_s metric(a_s) - metric(b_s) under redrawn test examples and seeds.
+    """Percentile interval of mean_s a_s - b_s under redrawn test examples and seeds.
 
     Args:
-        labels: [E] true classes.
-        a, b: [S, E] predicted classes of the two arms, in the same order of seeds.
-        metric: of `eval.metrics`: [C, C] counts -> number.
-        num_labels: C.
+        a, b: [S] scores of the two arms in the same order of seeds, as functions of how often each example counts
+            (`eval.rescore.scorer`).
+        num_examples: E.
         resample_seeds: redraw seeds as well; False keeps them, so that only the test set's chance is in the interval.
         replicates: bootstrap draws.
         level: of confidence.
@@ -175,24 +176,15 @@ def paired_bootstrap(
         Interval whose mean is the difference on the examples as they are and whose n is E.
 
     Raises:
-        InputError: shapes that do not fit.
+        InputError: another number of seeds on either side, or no example.
     """
-    labels, a, b = np.asarray(labels, np.int64), np.asarray(a, np.int64), np.asarray(b, np.int64)
-    if a.ndim != 2 or a.shape != b.shape or labels.shape != a.shape[1:] or not labels.size:
-        raise InputError(
-            f"predictions {a.shape} and {b.shape} with labels {labels.shape}; (S, E), (S, E) and (E,) are needed"
-        )
-    num_seeds, num_examples = a.shape
-    cells = num_labels**2
-    codes = labels * num_labels + np.stack([a, b], axis=1)  # [S, 2, E]
+    if len(a) != len(b) or not a or num_examples < 1:
+        raise InputError(f"{len(a)} scores against {len(b)} on {num_examples} examples: nothing to pair")
 
-    def differences(weights: np.ndarray | None) -> np.ndarray:
-        scores = [
-            [metric(np.bincount(code, weights, minlength=cells).reshape(num_labels, num_labels)) for code in arms]
-            for arms in codes
-        ]
-        return np.array([left - right for left, right in scores])
+    def differences(counts: np.ndarray | None) -> np.ndarray:
+        return np.array([left(counts) - right(counts) for left, right in zip(a, b, strict=True)])
 
+    num_seeds = len(a)
     random = np.random.default_rng(seed)
     inflate = math.sqrt(num_seeds / (num_seeds - 1)) if resample_seeds and num_seeds > 1 else 0.0
     seen = float(differences(None).mean())
@@ -204,6 +196,71 @@ def paired_bootstrap(
         drawn[r] = by_seed.mean() + inflate * (redrawn - by_seed.mean())
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(seen, float(low), float(high), num_examples, level)
+
+
+def holm(p_values: Sequence[float | None]) -> tuple[float | None, ...]:
+    """p-values of a family of m tests, adjusted so that a false finding anywhere in it has the stated probability.
+
+        p(1) <= ... <= p(m):    adjusted p(i) = max over j <= i of min(1, (m - j + 1) p(j))
+
+    Args:
+        p_values: in any order; None where a comparison has no test, which is then no member of the family.
+
+    Returns:
+        Adjusted values in the same order, None where there was none.
+
+    Raises:
+        InputError: a value outside [0, 1].
+
+    Reference: Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics.
+    """
+    given = [(p, place) for place, p in enumerate(p_values) if p is not None]
+    for p, _ in given:
+        if not 0 <= p <= 1:
+            raise InputError(f"{p} is no p-value; they are from 0 to 1")
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, place) in enumerate(sorted(given)):
+        highest = max(highest, min(1.0, (len(given) - rank) * p))
+        adjusted[place] = highest
+    return tuple(adjusted)
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """Two classifiers on the same examples.
+
+    Attributes:
+        only_a, only_b: examples that one of them alone got right.
+        p: two-sided p-value of the exact test: 1 where neither has any.
+    """
+
+    only_a: int
+    only_b: int
+    p: float
+
+
+def mcnemar(right_a: Sequence[bool], right_b: Sequence[bool]) -> McNemar:
+    """McNemar's exact test: of the n examples that one alone got right, each side would get half.
+
+        p = min(1, 2 P(X <= min(only_a, only_b))),    X ~ Binomial(n, 1/2)
+
+    Args:
+        right_a, right_b: [E] whether each example is right.
+
+    Raises:
+        InputError: lengths that differ.
+
+    Reference: McNemar 1947, "Note on the sampling error of the difference between correlated proportions".
+    """
+    a, b = np.asarray(right_a, bool), np.asarray(right_b, bool)
+    if a.shape != b.shape or a.ndim != 1:
+        raise InputError(f"{a.shape} answers against {b.shape}: both must be of the same examples")
+    only_a, only_b = int(np.sum(a & ~b)), int(np.sum(b & ~a))
+    from scipy import stats
+
+    p = 2 * float(stats.binom.cdf(min(only_a, only_b), only_a + only_b, 0.5))
+    return McNemar(only_a, only_b, min(1.0, p))
 
 
 def _standard_error(array: np.ndarray) -> float | None:

@@ -2,8 +2,8 @@
 
     words TAB tag        "Empire\tB-facility", "State\tI-facility", "=\tO"
 
-Tags are BIO: B-x begins an entity of type x, I-x goes on with it, O is outside. Which pieces of a word are scored is
-the task kind's concern; here a tag belongs to a word.
+Tags are BIO as a rule: B-x begins an entity of type x, I-x goes on with it, O is outside (`eval.entities` reads them).
+Which pieces of a word are scored is the task kind's concern; here a tag belongs to a word.
 """
 
 from dataclasses import dataclass
@@ -44,28 +44,42 @@ def read(task: Task, path: Path) -> tuple[list[TaggedExample], None, dict[str, i
         (sentences, None, what was left out), as `eval.tasks` wants it.
 
     Raises:
-        InputError: a line without a tag, an unknown tag, an I- tag that goes on with nothing.
+        InputError: a line without a tag, an unknown tag, no sentence at all.
     """
     index = {name: i for i, name in enumerate(task.labels)}
-    examples, words, tags, before = [], [], [], "O"
+    examples, words, tags = [], [], []
     lines = read_text(path, task.encoding).split("\n")
     for number, line in enumerate([*lines, ""], 1):
         if not line.strip() or line.startswith("-DOCSTART-"):
             if words:
                 examples.append(TaggedExample(tuple(words), tuple(tags)))
-            words, tags, before = [], [], "O"
+            words, tags = [], []
             continue
-        fields = [part.strip() for part in (line.split("\t") if "\t" in line else line.split())]
-        word, tag = fields[0], fields[-1]
-        if len(fields) < 2 or not word or not tag:
-            raise InputError(f"{path}: line {number}: a word and its tag are needed, with a tab between")
+        word, tag = _word_and_tag(line, path, number)
         if tag not in index:
             raise InputError(f'{path}: line {number}: no tag "{tag}" in {task.name}{nearest(tag, task.labels)}')
-        if tag.startswith("I-") and before[2:] != tag[2:]:
-            raise InputError(f'{path}: line {number}: "{tag}" goes on with nothing: "{before}" stands before it')
         words.append(word)
         tags.append(index[tag])
-        before = tag
     if not examples:
         raise InputError(f"{path}: no sentence with a word and a tag")
     return examples, None, {}
+
+
+def tag_names(path: Path, encoding: str = "utf-8") -> tuple[str, ...]:
+    """The tags of a file: "O" first, the others in alphabetical order of their types."""
+    lines = enumerate(read_text(path, encoding).split("\n"), 1)
+    tags = {_word_and_tag(line, path, n)[1] for n, line in lines if line.strip() and not line.startswith("-DOCSTART-")}
+    return tuple(sorted(tags, key=lambda tag: (tag != "O", tag.partition("-")[2] or tag, tag)))
+
+
+def _word_and_tag(line: str, path: Path, number: int) -> tuple[str, str]:
+    fields = [part.strip() for part in (line.split("\t") if "\t" in line else line.split())]
+    if len(fields) < 2 or not fields[0] or not fields[-1]:
+        raise InputError(f"{path}: line {number}: a word and its tag are needed, with a tab between")
+    return fields[0], fields[-1]
+
+
+def tag_names(path: Path, encoding: str = "utf-8") -> tuple[str, ...]:
+    """The tags of a file: O first, then by type, B- before I-."""
+    names = {line.split()[-1] for line in read_text(path, encoding).split("\n") if len(line.split()) > 1}
+    return tuple(sorted(names, key=lambda name: (name != "O", name.partition("-")[2], name)))

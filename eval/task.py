@@ -39,7 +39,8 @@ class Task:
             out and counted; a row that is scored never is.
         spans: for each text column the columns of the start and the end, in characters, of a word to point out.
         mark_field: the column of that word.
-        sizes: published numbers of training, test and hidden examples.
+        sizes: examples of training, validation and test; of a benchmark as published: training, the labelled test sets,
+            the hidden ones.
     """
 
     name: str

@@ -5,7 +5,8 @@
 
 Rows are sorted into lengths 16, 24, 32, 48, 64, 96 ... (two an octave, so that a third of a row at most is padding);
 each length has one batch shape and one number of places, hence one program. The read-out sees the chosen places alone,
-in chunks of bounded size.
+in chunks of bounded size. What stands before every row of a causal model can be given as `prefix`: it goes through the
+model once, into a key-value cache that all rows continue.
 """
 
 import functools
@@ -22,10 +23,13 @@ from eval.predict import data_parallel, place, whole_rows
 from train.cross_entropy import cross_entropy
 from train.mesh import Driver
 from train.objectives import default_chunk_bytes
+from zoo.cache import Cache
 from zoo.errors import InputError
 from zoo.model import Model
 
 SHORTEST = 16
+# Tokens of all rows' caches in one batch, as a multiple of the batch's own.
+CACHED = 4
 Watch = Callable[[int, int], None]
 
 
@@ -78,6 +82,7 @@ def token_scores(
     params: dict[str, Any],
     queries: Sequence[Query],
     *,
+    prefix: Sequence[int] = (),
     vocab_size: int | None = None,
     batch_tokens: int | None = None,
     chunk_bytes: int | None = None,
@@ -89,6 +94,7 @@ def token_scores(
     Args:
         model, params: with head "lm" or "masked_lm".
         queries: any number.
+        prefix: ids that stand before each query's inputs, for causal models; places do not count them.
         vocab_size: the tokenizer's; ids from here on have probability 0 (a table padded beyond its tokenizer).
         batch_tokens: tokens of a batch; decides speed and memory. None for 4,096 on a CPU and 65,536 elsewhere.
         chunk_bytes: most bytes of float32 logits at a time; None for the training loss's.
@@ -98,18 +104,18 @@ def token_scores(
     Raises:
         InputError: another head, an id outside the vocabulary, a place outside its row, a row beyond the positions.
     """
-    check(model, queries, vocab_size)
+    check(model, queries, vocab_size, prefix)
     driver = data_parallel(devices)
-    groups = grouped(model, queries, driver, batch_tokens)
+    groups = grouped(model, queries, driver, batch_tokens, len(prefix))
     run = _compiled(model, driver, vocab_size, chunk_bytes or default_chunk_bytes())
-    params = place(params, driver) if groups else params
+    given = _with_prefix(model, place(params, driver), prefix, driver) if groups else None
     found: list[Scores | None] = [None] * len(queries)
     total, done = sum(group.tokens for group in groups), 0
     for group in groups:
         waiting: list[tuple[np.ndarray, Any]] = []
         for start in range(0, len(group.rows), group.size):
             rows = group.rows[start : start + group.size]
-            waiting.append((rows, run(params, _batch(queries, rows, group))))
+            waiting.append((rows, run(given, _batch(queries, rows, group))))
             if len(waiting) > 1:  # the next batch is prepared while this one is computed
                 _store(found, queries, *waiting.pop(0))
             done += group.size * group.length
@@ -121,7 +127,9 @@ def token_scores(
     return [nothing if scores is None else scores for scores in found]
 
 
-def check(model: Model, queries: Sequence[Query], vocab_size: int | None = None) -> None:
+def check(
+    model: Model, queries: Sequence[Query], vocab_size: int | None = None, prefix: Sequence[int] = ()
+) -> None:
     """Raises InputError where `token_scores` would; JAX clamps in silence."""
     config = model.config
     if config.head not in ("lm", "masked_lm"):
@@ -130,21 +138,22 @@ def check(model: Model, queries: Sequence[Query], vocab_size: int | None = None)
     for number, query in enumerate(queries):
         if not query.places:
             continue
-        if not 1 <= len(query.inputs) <= config.max_positions:
-            raise InputError(f"row {number} has {len(query.inputs)} tokens; this model reads 1 to {config.max_positions}")
+        if not 1 <= len(query.inputs) <= config.max_positions - len(prefix):
+            count = len(prefix) + len(query.inputs)
+            raise InputError(f"row {number} has {count} tokens; this model reads 1 to {config.max_positions}")
         if len(query.places) != len(query.labels):
             raise InputError(f"row {number} asks for {len(query.labels)} labels at {len(query.places)} places")
         if not (min(query.places) >= 0 and max(query.places) < len(query.inputs)):
             raise InputError(f"row {number} of {len(query.inputs)} tokens asks at place {max(query.places)}")
-        for ids, bound in ((query.inputs, config.vocab_size), (query.labels, real)):
+        for ids, bound in ((query.inputs, config.vocab_size), (query.labels, real), ((0, *prefix), config.vocab_size)):
             if not (min(ids) >= 0 and max(ids) < bound):
                 raise InputError(f"row {number} holds an id outside the vocabulary: 0 to {bound - 1}")
 
 
 def grouped(
-    model: Model, queries: Sequence[Query], driver: Driver, batch_tokens: int | None = None
+    model: Model, queries: Sequence[Query], driver: Driver, batch_tokens: int | None = None, cached: int = 0
 ) -> list[Group]:
-    """The batches that queries make, longest first; those that ask for nothing are left out."""
+    """The batches that queries make after a prefix of `cached` tokens, longest first; what asks nothing is left out."""
     budget = batch_tokens or (4096 if jax.default_backend() == "cpu" else 65536)
     asked = np.array([i for i, query in enumerate(queries) if len(query.places)], np.int64)
     longest = np.array([len(queries[i].inputs) for i in asked])
@@ -152,10 +161,10 @@ def grouped(
     groups = []
     for length in sorted(set(lengths.tolist()), reverse=True):
         rows = asked[lengths == length]
-        size = min(max(1, budget // length), 1 << (len(rows) - 1).bit_length())
+        size = min(budget // length, CACHED * budget // (cached + length), 1 << (len(rows) - 1).bit_length())
         most = max(len(queries[i].places) for i in rows)
         places = 1 << (most - 1).bit_length()
-        groups.append(Group(rows, whole_rows(size, driver), length, places))
+        groups.append(Group(rows, whole_rows(max(1, size), driver), length, places))
     return groups
 
 
@@ -172,6 +181,7 @@ def tokens_per_second(
     params: dict[str, Any],
     queries: Sequence[Query],
     *,
+    prefix: Sequence[int] = (),
     vocab_size: int | None = None,
     batch_tokens: int | None = None,
     devices: Sequence[jax.Device] | None = None,
@@ -180,44 +190,98 @@ def tokens_per_second(
 
     Compiles that group's program, which a later call of `token_scores` finds ready.
     """
-    check(model, queries, vocab_size)
+    check(model, queries, vocab_size, prefix)
     driver = data_parallel(devices)
-    groups = grouped(model, queries, driver, batch_tokens)
+    groups = grouped(model, queries, driver, batch_tokens, len(prefix))
     if not groups:
         return float("inf"), 0
     group = max(groups, key=lambda group: group.tokens)
-    run, params = _compiled(model, driver, vocab_size, default_chunk_bytes()), place(params, driver)
+    run = _compiled(model, driver, vocab_size, default_chunk_bytes())
+    given = _with_prefix(model, place(params, driver), prefix, driver)
     batch = _batch(queries, group.rows[: group.size], group)
-    jax.block_until_ready(run(params, batch))
+    jax.block_until_ready(run(given, batch))
     started = time.perf_counter()
-    jax.block_until_ready(run(params, batch))
+    jax.block_until_ready(run(given, batch))
     return group.size * group.length / (time.perf_counter() - started), sum(group.tokens for group in groups)
 
 
 @functools.lru_cache(maxsize=16)
 def _compiled(model: Model, driver: Driver, vocab_size: int | None, chunk_bytes: int) -> Any:
-    def scores(params, batch):
-        hidden = model.apply(params, batch["tokens"], padding_mask=batch["mask"], logits_at=False).hidden
+    def scores(given, batch):
+        params, cache = given
+        cache = None if cache is None else _for_rows(cache, *batch["tokens"].shape)
+        hidden = model.apply(params, batch["tokens"], padding_mask=batch["mask"], cache=cache, logits_at=False).hidden
         chosen = jnp.take_along_axis(hidden, batch["places"][..., None], axis=1)
-        rows, count, _ = chosen.shape
-        size = min(count, max(1, chunk_bytes // (4 * rows * model.config.vocab_size)))
-        chunks = -(-count // size)
-
-        def cut(x):
-            x = jnp.pad(x, [(0, 0), (0, chunks * size - count)] + [(0, 0)] * (x.ndim - 2))
-            return x.reshape(rows, chunks, size, *x.shape[2:]).swapaxes(0, 1)
+        rows, _, _ = chosen.shape
 
         def one(chunk):
             states, labels = chunk
-            logits = model.unembed(params, states)
-            if vocab_size is not None and vocab_size < logits.shape[-1]:
-                logits = jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, -jnp.inf)
+            logits = real_logits(model.unembed(params, states), vocab_size)
             return -cross_entropy(logits, labels), jnp.argmax(logits, axis=-1) == labels
 
-        log_probs, top = jax.lax.map(one, (cut(chosen), cut(batch["labels"])))
-        return tuple(x.swapaxes(0, 1).reshape(rows, -1)[:, :count] for x in (log_probs, top))
+        return by_chunks(one, (chosen, batch["labels"]), chunk_bytes // (4 * rows * model.config.vocab_size))
 
     return driver.compile_eval(scores)
+
+
+def _with_prefix(model: Model, params: Any, prefix: Sequence[int], driver: Driver) -> tuple[Any, Cache | None]:
+    """Parameters, and the cache of one row that holds the prefix."""
+    if not prefix:
+        return params, None
+    rows, length = whole_rows(1, driver), row_length(len(prefix), model.config.max_positions)
+    tokens, mask = (np.zeros((rows, length), np.int32) for _ in range(2))
+    tokens[:, length - len(prefix) :], mask[:, length - len(prefix) :] = prefix, 1  # on the left: rows go on from here
+    return params, _prefilled(model, driver)(params, {"tokens": tokens, "mask": mask})
+
+
+@functools.lru_cache(maxsize=16)
+def _prefilled(model: Model, driver: Driver) -> Any:
+    def fill(params, batch):
+        rows, length = batch["tokens"].shape
+        cache = model.init_cache(rows, length)
+        cache = model.apply(params, batch["tokens"], padding_mask=batch["mask"], cache=cache, logits_at=False).cache
+        return jax.tree.map(lambda x: x if x.ndim == 0 else jax.lax.slice_in_dim(x, 0, 1, axis=_row_axis(x)), cache)
+
+    return driver.compile_eval(fill)
+
+
+def _for_rows(cache: Cache, rows: int, more: int) -> Cache:
+    """A cache of one row for many, with room for `more` tokens."""
+
+    def widened(x):
+        if x.ndim == 0:
+            return x
+        axis = _row_axis(x)
+        x = jnp.pad(x, [(0, more if at == axis + 1 else 0) for at in range(x.ndim)])
+        return jnp.broadcast_to(x, (*x.shape[:axis], rows, *x.shape[axis + 1 :]))
+
+    return jax.tree.map(widened, cache)
+
+
+def _row_axis(x: jax.Array) -> int:
+    """Keys and values of a scanned stack [L', B, S, K, H] have their layers first; all else begins with rows."""
+    return 1 if x.ndim == 5 else 0
+
+
+def real_logits(logits: jax.Array, vocab_size: int | None) -> jax.Array:
+    """Logits [..., V] with -inf from id `vocab_size` on."""
+    if vocab_size is None or vocab_size >= logits.shape[-1]:
+        return logits
+    return jnp.where(jnp.arange(logits.shape[-1]) < vocab_size, logits, -jnp.inf)
+
+
+def by_chunks(function: Callable[[Any], Any], arrays: tuple[jax.Array, ...], size: int) -> tuple[jax.Array, ...]:
+    """`function` of arrays [B, K, ...], `size` places at a time: its results [B, size] are put together to [B, K]."""
+    rows, count = arrays[0].shape[:2]
+    size = min(count, max(1, size))
+    chunks = -(-count // size)
+
+    def cut(x):
+        x = jnp.pad(x, [(0, 0), (0, chunks * size - count)] + [(0, 0)] * (x.ndim - 2))
+        return x.reshape(rows, chunks, size, *x.shape[2:]).swapaxes(0, 1)
+
+    found = jax.lax.map(function, tuple(cut(array) for array in arrays))
+    return tuple(x.swapaxes(0, 1).reshape(rows, -1)[:, :count] for x in found)
 
 
 def _batch(queries: Sequence[Query], rows: np.ndarray, group: Group) -> dict[str, np.ndarray]:

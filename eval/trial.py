@@ -1,4 +1,4 @@
-"""What an experiment consists of: networks on tasks, ways, label budgets, seeds, and the cells that follow from them."""
+"""What an experiment consists of: networks, tasks, ways, label budgets, seeds, and the cells that follow from them."""
 
 import dataclasses
 import hashlib
@@ -127,7 +127,7 @@ def tuning_keys(trial: Trial) -> list[CellKey]:
     return [
         CellKey(name, trial.network, arm, max(trial.labels), trial.seeds[0], way)
         for arm, way in trial.rows
-        for _ in range(runs)
+        for _ in range(0 if way == "probe" else runs)  # a closed form has no rate
     ]
 
 
@@ -154,7 +154,7 @@ def shown_order(trials: Sequence[Trial], baselines: Sequence[CellKey]) -> list[C
 
 def with_way(config: FinetuneConfig, way: str) -> FinetuneConfig:
     """The config with this way of adapting; InputError with the nearest one where there is no such way."""
-    return config if getattr(config, "way", FULL) == way else config.replace(way=way)
+    return config.replace(way=way)
 
 
 def shuffled(examples: Sequence[Any], seed: int) -> tuple[Any, ...]:

@@ -9,10 +9,11 @@ import jax
 import numpy as np
 
 from eval import baselines, cells, kinds, rescore
+from eval.adapt import adapt
 from eval.cells import ARM_WORDS, BASELINE_WORDS, FULL, WAY_WORDS, Cell, CellKey
 from eval.cost import cost
 from eval.encode import Encoded
-from eval.finetune import FinetuneConfig, NotFiniteError, finetune, random_start
+from eval.finetune import FinetuneConfig, NotFiniteError, random_start
 from eval.live import Live
 from eval.metrics import higher_is_better, spoken_name
 from eval.predict import data_parallel, evaluate
@@ -23,6 +24,8 @@ from zoo.checkpoints import load
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer, load_tokenizer
+
+CLOSED_FORM = "probe"  # the way that has no learning rate and no steps
 
 
 class Workbench:
@@ -51,7 +54,7 @@ class Workbench:
         self.weights = fingerprint(self.params)
         self.digests = {name: examples_digest(getattr(trial.splits, name)) for name in ("train", "validation", "test")}
         self.test = self._encode(trial.splits.test)
-        self.extra = {name: self._encode(found) for name, found in getattr(trial.splits, "extra_tests", {}).items()}
+        self.extra = {name: self._encode(found) for name, found in trial.splits.extra_tests.items()}
         self._validation: Encoded | None = None
         self._encoded: dict[tuple[int, int, bool], Encoded] = {}
 
@@ -74,7 +77,7 @@ class Workbench:
             InputError: no validation split, or no rate that trains.
         """
         rates = self.trial.rates or (self.trial.config.learning_rate,)
-        if len(rates) == 1:
+        if len(rates) == 1 or way == CLOSED_FORM:
             return rates[0]
         _ = self.validation
         key = next(key for key in tuning_keys(self.trial) if (key.arm, key.way) == (arm, way))
@@ -96,8 +99,13 @@ class Workbench:
         return cells.find(self._place(rate, choosing), key, self._settings(key, rate, choosing))
 
     def config(self, key: CellKey, rate: float) -> FinetuneConfig:
-        """How a cell is fine-tuned."""
-        return in_way(self.trial.config.replace(learning_rate=rate, seed=key.seed), key.way)
+        """How a cell is adapted: chosen by the task's main metric where something is chosen and no metric is named."""
+        config = self.trial.config.replace(learning_rate=rate, seed=key.seed)
+        if key.way == CLOSED_FORM:  # no steps, so none of them is the best
+            config = config.replace(select="last", metric="", eval_every=0, patience=0)
+        elif config.select == "best" and not config.metric:
+            config = config.replace(metric=self.task.main_metric)
+        return in_way(config, key.way)
 
     def labelled(self, key: CellKey) -> Encoded:
         """A cell's labelled examples, encoded once for all arms and ways."""
@@ -112,9 +120,8 @@ class Workbench:
         return random_start(self.model, key.seed) if key.arm == RANDOM else self.params
 
     def tune(self, train: Encoded, start: dict[str, Any], config: FinetuneConfig, watch: Any = None) -> Any:
-        """Fine-tunes on encoded examples; the validation split is looked at where the config chooses by it."""
-        more = {"validation": self.validation} if getattr(config, "select", "last") == "best" else {}
-        return finetune(
+        """Adapts to encoded examples; the validation split is looked at where the config chooses by it."""
+        return adapt(
             self.model,
             start,
             self.tokenizer,
@@ -123,9 +130,9 @@ class Workbench:
             self.task.num_labels,
             label_names=self.task.labels,
             kind=self.kind,
+            validation=self.validation if config.select == "best" else None,
             devices=self.devices,
             watch=watch,
-            **more,
         )
 
     def score(self, tuned: Any, encoded: Encoded) -> Any:
@@ -142,16 +149,20 @@ class Workbench:
 
     def _run(self, key: CellKey, rate: float, *, choosing: bool = False) -> Cell:
         folder, settings = self._place(rate, choosing), self._settings(key, rate, choosing)
-        said = title(key) + (f", rate {rate:g}" if key.way != "probe" else "") + (" (validation)" if choosing else "")
+        said = title(key) + (f", rate {rate:g}" if key.way != CLOSED_FORM else "") + " (validation)" * choosing
         if found := cells.find(folder, key, settings):
             self.live.reused(said, words(found, self.task.main_metric), same_length(key))
             return found
         self.live.start(said)
+        not_finite = False
         try:
             cell = self._made(key, rate, settings, choosing)
-        except NotFiniteError as error:
+        except InputError as error:
+            not_finite = isinstance(error, NotFiniteError)
             cell = Cell(key, {}, self.live.seconds(), config=settings, failure=str(error))
-        cells.save(folder, cell)
+        # What is not finite will not be finite next time; other failures may be mended before then.
+        if not cell.failure or not_finite:
+            cells.save(folder, cell)
         self.live.finished(said, words(cell, self.task.main_metric), same_length(key))
         return cell
 
@@ -161,7 +172,7 @@ class Workbench:
         trained = self.live.seconds()
         found = self.score(tuned, target)
         seconds = self.live.seconds()
-        steps = tuned.history[-1]["step"] if tuned.history and key.way != "probe" else None
+        steps = tuned.history[-1]["step"] if tuned.history else None
         spent = cost(self.model.config, config, train, target, self.kind, row_shards=self.row_shards, steps=steps)
         scores = dict(found.scores)
         for name, encoded in ({} if choosing else self.extra).items():
@@ -190,6 +201,10 @@ class Workbench:
             "train": self.digests["train"],
             split: self.digests[split],
         }
+        if self.extra and not choosing:
+            settings["further tests"] = {
+                name: examples_digest(examples) for name, examples in self.trial.splits.extra_tests.items()
+            }
         if settings["finetune"].get("select") == "best":
             settings["validation"] = self.digests["validation"]
         return settings
@@ -225,22 +240,29 @@ def baseline_cell(key: CellKey, splits: Splits, folder: Path, live: Live) -> Cel
         return found
     live.start(title(key))
     try:
-        found = baselines.fit_predict(task, subset(splits.train, key.labels, key.seed), splits.test, seed=key.seed)
-        gold, kept = rescore.gold(splits), rescore.kept(task, found.predictions)
-        scores = {
-            name: rescore.scorer(task, gold, kept, name)() for name in task.metrics if rescore.can(task, name)
-        }
+        extra = dict(splits.extra_tests)
+        every = [example for examples in (splits.test, *extra.values()) for example in examples]
+        found = baselines.fit_predict(task, subset(splits.train, key.labels, key.seed), every, seed=key.seed)
+        scores, start = {}, 0
+        for name, examples in {"": splits.test, **extra}.items():
+            predicted = rescore.kept(task, found.predictions[start : start + len(examples)])
+            gold, start = rescore.gold(task, examples), start + len(examples)
+            for metric in (metric for metric in task.metrics if rescore.can(task, metric)):
+                scores[f"{name}/{metric}" if name else metric] = rescore.scorer(task, gold, predicted, metric)()
+        kept = rescore.kept(task, found.predictions[: len(splits.test)])
         cell = Cell(key, scores, live.seconds(), kept, settings, details=found.config)
+        cells.save(folder, cell)
     except InputError as error:
         cell = Cell(key, {}, live.seconds(), config=settings, failure=str(error))
-    cells.save(folder, cell)
     live.finished(title(key), words(cell, task.main_metric), same_length(key))
     return cell
 
 
 def baseline_settings(splits: Splits) -> dict[str, Any]:
     """All that decides a baseline's cell besides its key."""
-    return {"train": examples_digest(splits.train), "test": examples_digest(splits.test)}
+    extra = splits.extra_tests
+    further = {"further tests": {name: examples_digest(found) for name, found in extra.items()}} if extra else {}
+    return {"train": examples_digest(splits.train), "test": examples_digest(splits.test), **further}
 
 
 def title(key: CellKey) -> str:

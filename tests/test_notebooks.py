@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat", reason="notebooks run where nbformat is installed")
+nbclient = pytest.importorskip("nbclient", reason="notebooks run where nbclient is installed")
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 QUICKSTART = FOLDER / "01_quickstart.ipynb"

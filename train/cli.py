@@ -100,7 +100,7 @@ _TEXTS = {param.arg_name: param.description for param in docstring_parser.parse(
 def _option(name: str) -> tuple[str, Any, Any]:
     text = " ".join(_TEXTS[name].split()).replace("0 or None for", "0 for")  # here None is: as the config has it
     hint, default = _HINTS[name], getattr(TrainConfig(), name)
-    metavar = {int: "INT", float: "FLOAT", str: "STR", bool: "{True,False}"}.get(hint, "FLOAT")
+    metavar = {int: "INT", float: "FLOAT", str: "STR", bool: "[True|False]"}.get(hint, "FLOAT")
     if typing.get_origin(hint) is Literal:
         metavar = "{" + ",".join(typing.get_args(hint)) + "}"
     if name == "decay":
@@ -264,11 +264,12 @@ def doctor() -> None:
 
 def _preset(name: str) -> ModelConfig:
     from zoo.checkpoints import load_config
+    from zoo.packages import is_name
     from zoo.registry import PRESETS
 
     if name in PRESETS:
         return PRESETS[name]
-    if Path(name).is_dir():
+    if Path(name).is_dir() or is_name(name):
         return load_config(name)
     raise InputError(f'"{name}" is neither a model nor a folder{nearest(name, PRESETS)}')
 
@@ -283,4 +284,4 @@ def _usual_objective(preset: str) -> str:
     return "masked_lm" if _preset(preset).visibility == "full" else "next_token"
 
 
-SUBCOMMANDS = {"prepare": prepare, "pretrain": pretrain, "doctor": doctor}
+SUBCOMMANDS = {"prepare": prepare, "pretrain": pretrain, "ship": "train.ship:ship", "doctor": doctor}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+from etils import epath
 
 import zoo
 from train import model_card
@@ -19,14 +20,17 @@ from train.data.shards import open_shards
 from train.logs import read
 from train.loop import evaluate, open_splits
 from train.mesh import make_driver
-from train.objectives import make_objective
+from train.objectives import fit_model, make_objective
 from train.recipes import RECIPES
 from train.recipes.recipe import Recipe
 from train.step import make_eval_step
 from zoo.checkpoints import plain_folder
+from zoo.checkpoints.run_folder import last_step
 from zoo.checkpoints.whole_folder import require_apart, whole_folder
 from zoo.errors import InputError
 from zoo.summary import count_parameters
+
+BASELINES = ("baseline", "tf-idf")  # how reports call the arm without a network; the second in older ones
 
 
 def ship(
@@ -108,11 +112,9 @@ def about(config: RunConfig, name: str, last: dict[str, Any], fingerprint: str) 
 def recipe_of(config: RunConfig) -> Recipe | None:
     """The recipe that a run followed in all that matters for its numbers; None where it is none of ours."""
     for recipe in RECIPES.values():
-        fields = config.model.to_dict()
-        same = not RunConfig(config.model, recipe.train).changes(config)
-        if same and all(fields[name] == value for name, value in recipe.model.items()):
-            if config.model.family == zoo.create(recipe.preset).config.family:
-                return recipe
+        fitted = fit_model(zoo.create(recipe.preset).config, recipe.train, config.model.vocab_size)
+        if not RunConfig(zoo.create(fitted, **recipe.model).config, recipe.train).changes(config):
+            return recipe
     return None
 
 
@@ -154,7 +156,7 @@ def transfer_rows(path: Path, networks: Sequence[str]) -> list[dict[str, Any]]:
                 continue
             key, labels, metric = (found["task"], found["network"]), found["labels"], found["metric"]
             arms = {arm: scores[*key, arm, labels]["metrics"][metric]["mean"] for arm in ("pretrained", "random")}
-            plain = next((r for r in report["results"] if r["arm"] == "tf-idf" and _same(r, found)), None)
+            plain = next((r for r in report["results"] if r["arm"] in BASELINES and _same(r, found)), None)
             interval = found["difference"]["interval"]
             rows.append(
                 {"task": key[0], "labels": labels, "metric": metric, "seeds": interval["n"]}
@@ -177,7 +179,8 @@ def _same(result: dict[str, Any], comparison: dict[str, Any]) -> bool:
 
 
 def _last_line(run: Path, steps: int) -> dict[str, Any]:
+    done = last_step(epath.Path(run))
     lines = [line for line in read(run / "metrics.jsonl") if line["split"] == "train"]
-    if not lines or lines[-1]["step"] < steps:
-        raise InputError(f"{run} is not finished: step {lines[-1]['step'] if lines else 0:,} of {steps:,}")
+    if done < steps or not lines:
+        raise InputError(f"{run} is not finished: step {done:,} of {steps:,}")
     return lines[-1]

@@ -9,8 +9,9 @@ import io
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator
-from typing import Literal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 from zoo.errors import InputError
 from zoo.tokenizer import Tokenizer, sentencepiece_tokenizer
@@ -58,7 +59,8 @@ def train_vocabulary(
     keep = normalization == "identity"
     model = io.BytesIO()
     try:
-        sentencepiece.SentencePieceTrainer.train(
+        interruptible(
+            sentencepiece.SentencePieceTrainer.train,
             sentence_iterator=iter(chunks),
             model_writer=model,
             vocab_size=vocab_size,
@@ -80,6 +82,27 @@ def train_vocabulary(
     except (RuntimeError, OSError) as error:
         raise InputError(_size_line(vocab_size, sum(map(len, chunks)), str(error))) from error
     return sentencepiece_tokenizer(model.getvalue())
+
+
+def interruptible(work: Callable[..., Any], **options: Any) -> None:
+    """Calls `work` in a thread beside this one: a call into C++ would hear of Ctrl-C when it is over.
+
+    What was interrupted goes on unheard until the program ends, which is soon.
+    """
+    faults: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            work(**options)
+        except BaseException as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if faults:
+        raise faults[0]
 
 
 def _size_line(vocab_size: int, characters: int, said: str) -> str:

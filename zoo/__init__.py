@@ -6,23 +6,29 @@
     out = model.apply(params, tokens)          # out.logits [B, T, V]
 """
 
-from zoo.cache import Cache
-from zoo.config import ModelConfig
-from zoo.errors import InputError
-from zoo.forward import Output
-from zoo.layer_config import LayerConfig, RotaryScaling
-from zoo.model import Model, with_head, with_image_size
-from zoo.registry import create, list_models
-from zoo.stack import stack_layers, unstack_layers
+import importlib
 
-# Names imported when first used: they bring readers that models alone do not need.
+# Every name is imported when it is first used, so that `python -m zoo list` waits for no JAX.
 _HOMES = {
+    "Cache": "zoo.cache",
+    "InputError": "zoo.errors",
+    "LayerConfig": "zoo.layer_config",
+    "Model": "zoo.model",
+    "ModelConfig": "zoo.config",
+    "Output": "zoo.forward",
+    "RotaryScaling": "zoo.layer_config",
     "Tokenizer": "zoo.tokenizer",
+    "create": "zoo.registry",
     "export": "zoo.checkpoints",
     "generate": "zoo.generation",
+    "list_models": "zoo.registry",
     "load": "zoo.checkpoints",
     "load_tokenizer": "zoo.tokenizer",
+    "stack_layers": "zoo.stack",
     "summarise": "zoo.summary",
+    "unstack_layers": "zoo.stack",
+    "with_head": "zoo.model",
+    "with_image_size": "zoo.model",
 }
 
 __all__ = [
@@ -49,10 +55,16 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    import importlib
-
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found
+    if not name.startswith("_"):
+        try:
+            return importlib.import_module(f"zoo.{name}")  # zoo.check, zoo.masks ...
+        except ModuleNotFoundError as error:
+            if error.name != f"zoo.{name}":
+                raise
     raise AttributeError(f"module 'zoo' has no attribute '{name}'")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.errors import InputError
+from zoo.output_folder import file_above
 
 
 @contextlib.contextmanager
@@ -32,6 +33,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         hidden.chmod(0o644)
         os.replace(hidden, path)
     except OSError as error:
+        above = file_above(path)
+        if above is not None:
+            raise InputError(f"{above} is a file, where a folder is needed for {path}") from error
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         if hidden is not None:

@@ -19,6 +19,7 @@ def list_models(family: Family = "all") -> None:
     Examples:
         python -m zoo list --family llama
     """
+    from zoo import shipped
     from zoo.errors import InputError, nearest
     from zoo.summary import count_parameters
 
@@ -34,6 +35,8 @@ def list_models(family: Family = "all") -> None:
                 f"{preset:<24}{sum(count_parameters(config).values()):>18,}{config.num_layers:>8}{config.embed_dim:>8,}"
                 f"{heads:>10}{config.vocab_size:>12,}{config.max_positions:>11,}"
             )
+    if family == "all":
+        print(f"\npre-trained, come with the package (zoo.load): {', '.join(shipped.names())}")
 
 
 def show(name: str, /, seq_len: int | None = None, as_json: bool = False) -> None:
@@ -129,6 +132,7 @@ def _config_of(name: str):
     from pathlib import Path
 
     from zoo.errors import InputError, nearest
+    from zoo.output_folder import file_above
     from zoo.packages import is_name
     from zoo.registry import PRESETS
 
@@ -136,7 +140,7 @@ def _config_of(name: str):
         raise InputError(f"the name is empty; give a model, a folder or a GGUF file{nearest('', PRESETS)}")
     if name in PRESETS:
         return PRESETS[name]
-    if Path(name).exists() or is_name(name) or "://" in name:
+    if Path(name).exists() or is_name(name) or "://" in name or file_above(name):
         from zoo.checkpoints import load_config
 
         return load_config(name)

@@ -12,7 +12,7 @@ An exception that is not known to be the input's fault keeps its traceback; ONEB
 import contextlib
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import inspect
 import io
 import os
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from zoo.command_errors import describe, fault, flatten, in_options
-from zoo.command_help import shown, stand_in
+from zoo.command_help import shown, stand_in, unwrapped
 from zoo.errors import InputError, nearest
 
 Subcommand = Callable[..., Any] | str
@@ -162,8 +162,12 @@ def summary(subcommand: Subcommand) -> str:
         import ast
 
         module, _, name = subcommand.partition(":")
-        spec = importlib.util.find_spec(module)
-        tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        top, *inner = module.split(".")
+        place = Path(importlib.util.find_spec(top).origin)
+        if inner:  # found by name, so that a package within is not imported
+            place = place.parent.joinpath(*inner)
+            place = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        tree = ast.parse(place.read_text(encoding="utf-8"))
         found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
         doc = ast.get_docstring(found[0]) if found else inspect.getdoc(load(subcommand))
     return (doc or "").strip().split("\n")[0]
@@ -190,8 +194,7 @@ def parse(function: Callable[..., Any], command: str, words: Sequence[str]) -> C
     if {"-h", "--help"} & set(words):
         print(help_of(function, prog), end="")
         return lambda: 0
-    words = spell_out(target, words)
-
+    words = spell_flags(function, spell_out(target, words))
     places = [f"--{name.replace('_', '-')}" for name in placed(target)]
 
     def refuse(event):
@@ -219,6 +222,36 @@ def spell_out(target: Callable[..., Any], words: Sequence[str]) -> list[str]:
     options = [f"--{name.replace('_', '-')}" for name in required[: len(named)]]
     spelled = [part for pair in zip(options, named, strict=True) for part in pair]
     return [*words[:unnamed], *spelled, *words[unnamed + len(named) :]]
+
+
+def spell_flags(function: Callable[..., Any], words: Sequence[str]) -> list[str]:
+    """Options of yes or no in the one spelling that tyro takes of each.
+
+    All may be written `--overwrite`, `--no-overwrite`, `--overwrite True`, `--overwrite=False`. Where there is nothing
+    between yes and no, tyro wants no value; where there is (bool | None: as the config has it), it wants one.
+    """
+    target = reader(function)[0]
+    kinds = {p.name: p for p in shown(target if inspect.isclass(target) else function)}
+    spelled, at = [], 0
+    while at < len(words):
+        word, at = words[at], at + 1
+        option, equals, value = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        name, off = (name[3:], True) if name.startswith("no_") and name not in kinds else (name, False)
+        hint = unwrapped(kinds[name].annotation)[0] if name in kinds and option.startswith("--") else None
+        if hint not in (bool, bool | None):
+            spelled.append(word)
+            continue
+        if not equals and at < len(words) and words[at] in ("True", "False"):
+            equals, value, at = "=", words[at], at + 1
+        if equals and (off or value not in ("True", "False")):
+            spelled += [option, value]
+        elif hint is bool:
+            default, wanted = kinds[name].default, (value == "True") if equals else not off
+            spelled += [] if wanted == default else [f"--{'' if wanted else 'no-'}{name.replace('_', '-')}"]
+        else:
+            spelled += [f"--{name.replace('_', '-')}", value or str(not off)]
+    return spelled
 
 
 def placed(target: Callable[..., Any]) -> list[str]:

@@ -116,7 +116,7 @@ def check_images(config: Any) -> None:
         f"patch_size {config.patch_size} does not divide image_size {config.image_size}; nearest that does: "
         f"{nearest_divisor(config.image_size, config.patch_size)}",
     )
-    wanted: dict[str, Any] = {"positions": "learned", "visibility": "full", "position_offset": 0, "token_types": 0}
+    wanted: dict[str, Any] = {"vocab_size": 0, "positions": "learned", "visibility": "full", "position_offset": 0, "token_types": 0}
     wanted |= {"embed_rank": None, "embed_norm": False, "embed_scale": None, "cross_attention": False}
     for name, value in wanted.items():
         found = getattr(config, name)

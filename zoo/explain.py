@@ -109,6 +109,8 @@ def nearest_neighbour(config: ModelConfig, presets: dict[str, ModelConfig]) -> s
 
 def explain(name: str, config: ModelConfig, others: dict[str, ModelConfig]) -> str:
     """The text of `python -m zoo explain`: what sets `name` apart from each of `others`, sizes in one line."""
+    if others and not any(differences(config, other) for other in others.values()):
+        return f"{name} against {', '.join(others)}: no difference"
     lines = [f"{name}: the block with these settings", ""]
     for field in ("visibility", "positions", "norm", "norm_placement", "activation", "gated", "tie_embeddings", "head"):
         lines.append(f"  {field:<16} {_words(getattr(config, field)):<10} {MEANINGS[field]}")

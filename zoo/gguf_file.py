@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from zoo.errors import InputError
+from zoo.placeholders import placeholder_at
 
 MAX_HEADER_BYTES = 512 * 1024**2
 MAX_ITEMS = 4 * 1024**2  # keys, tensors, strings of one array
@@ -135,6 +136,9 @@ def read_header(path: Path) -> GgufFile:
     Raises:
         InputError: no GGUF file, truncated, of an unknown version or number type, or with extents beyond the file.
     """
+    other = placeholder_at(path)
+    if other:
+        raise InputError(f"{path}: {other}")
     library()
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The tokenizer inside a GGUF file, as the files that a folder would hold: tokenizer.json, tokenizer.model or vocab.txt.
+"""The tokenizer inside a GGUF file, as a folder would hold it: tokenizer.json, tokenizer.model or vocab.txt.
 
     tokenizer.ggml.model  "gpt2"   byte-level BPE: tokens, merges, and a name for how text is cut before merging
                           "llama"  SentencePiece: tokens, scores, types

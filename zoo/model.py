@@ -38,12 +38,19 @@ class Model:
         return init_cache(self.config, batch, length, dtype)
 
     def unembed(self, params: dict[str, Any], hidden: jax.Array) -> jax.Array:
-        """Vocabulary logits, float32 [..., V], of final streams [..., D]: what apply gives as `logits`."""
+        """Vocabulary logits, float32 [..., V], of final streams [..., D]: what apply gives as `logits`.
+
+        Of `params` only the token table and the read-out's own are needed.
+        """
         if self.config.head not in ("lm", "masked_lm"):
             raise InputError(
                 f'unembed: a model with head "{self.config.head}" has no vocabulary logits; use zoo.with_head'
             )
         head = read_out_module(self.config)
+        check_parameters(self.config, params, ("embed/token/", f"{head.name}/"), "unembed: ")
+        width, shape = self.config.hidden_width, getattr(hidden, "shape", None)
+        if not shape or shape[-1] != width:
+            raise InputError(f"unembed: hidden has shape {shape}; its last axis must be {width}")
         own = params.get(head.name, {})
         return type(head)(self.config).apply({"params": own}, hidden, params["embed"]["token"]["embedding"])
 

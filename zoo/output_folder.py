@@ -24,6 +24,12 @@ def require_folder(folder: str | os.PathLike[str]) -> None:
         raise InputError(f"{path} cannot be written: no permission in {place}")
 
 
+def file_above(path: str | os.PathLike[str]) -> Path | None:
+    """The file that stands where a folder around `path` would have to be; None where there is none."""
+    above = Path(path).expanduser().absolute().parents
+    return next((part for part in above if part.is_file()), None)
+
+
 def held(folder: str | os.PathLike[str]) -> str:
     """What of ours or of a publisher's lies in a folder, so that nothing else is written over it.
 

@@ -10,33 +10,41 @@ from zoo.errors import InputError
 from zoo.forward import initialise
 
 
-def check_parameters(config: ModelConfig, params: Any) -> None:
+def check_parameters(config: ModelConfig, params: Any, only: tuple[str, ...] = (), where: str = "") -> None:
     """Paths and shapes are those of the config's own parameters; dtypes may be any.
 
     A tree that passed is known again by its structure and shapes, so that a call costs microseconds.
+
+    Args:
+        config: of the model.
+        params: nested dict.
+        only: beginnings of the paths that count; () for all.
+        where: what the message begins with.
 
     Raises:
         InputError: a path too many, too few or of another shape; looped parameters in a scanned model or the reverse.
     """
     if params is None:
-        raise InputError("params are None; give what model.init or zoo.load returned")
+        raise InputError(f"{where}params are None; give what model.init or zoo.load returned")
     leaves, structure = jax.tree.flatten(params)
-    _check(config, structure, tuple(getattr(leaf, "shape", type(leaf)) for leaf in leaves))
+    _check(config, structure, tuple(getattr(leaf, "shape", type(leaf)) for leaf in leaves), only, where)
 
 
 @functools.lru_cache(maxsize=512)
-def _check(config: ModelConfig, structure: Any, shapes: tuple) -> None:
+def _check(config: ModelConfig, structure: Any, shapes: tuple, only: tuple[str, ...], where: str) -> None:
     found, wanted = _by_path(jax.tree.unflatten(structure, shapes)), _expected(config)
     for path in sorted({*found, *wanted}):
+        if only and not path.startswith(only):
+            continue
         if path not in wanted:
-            raise InputError(f"params have {path}, which this model has not{_way_over(config, found)}")
+            raise InputError(f"{where}params have {path}, which this model has not{_way_over(config, found)}")
         if path not in found:
             none = "; there are none at all: use model.init or zoo.load" if not found else _way_over(config, found)
-            raise InputError(f"params lack {path}{none}")
+            raise InputError(f"{where}params lack {path}{none}")
         if isinstance(found[path], type):
-            raise InputError(f"params: {path} is a {found[path].__name__} and no array")
+            raise InputError(f"{where}params: {path} is a {found[path].__name__} and no array")
         if found[path] != wanted[path]:
-            raise InputError(f"params: {path} has shape {found[path]}; this model's has {wanted[path]}")
+            raise InputError(f"{where}params: {path} has shape {found[path]}; this model's has {wanted[path]}")
 
 
 @functools.lru_cache(maxsize=128)

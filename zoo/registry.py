@@ -1,6 +1,6 @@
 """Names of models: what `zoo.create` accepts and `python -m zoo list` prints."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoo.config import ModelConfig
 from zoo.config_checks import MAX_LAYERS
@@ -26,7 +26,9 @@ from zoo.families import (
     vit,
 )
 from zoo.layer_config import shortest_pattern
-from zoo.model import Model
+
+if TYPE_CHECKING:
+    from zoo.model import Model
 
 FAMILIES = {
     "bert": bert.PRESETS,
@@ -57,7 +59,7 @@ def list_models() -> list[str]:
     return list(PRESETS)
 
 
-def create(name_or_config: str | ModelConfig, **overrides: Any) -> Model:
+def create(name_or_config: str | ModelConfig, **overrides: Any) -> "Model":
     """A model from a preset's name or a config.
 
     Args:
@@ -68,6 +70,8 @@ def create(name_or_config: str | ModelConfig, **overrides: Any) -> Model:
     Raises:
         InputError: unknown name or field, with the nearest right one.
     """
+    from zoo.model import Model  # and JAX, which the names alone do not need
+
     if isinstance(name_or_config, ModelConfig):
         config = name_or_config
     else:

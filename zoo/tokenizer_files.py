@@ -21,6 +21,7 @@ import numpy as np
 
 from zoo.errors import InputError
 from zoo.gguf_file import is_gguf
+from zoo.placeholders import placeholder
 from zoo.safe_path import inside
 from zoo.tokenizer_classes import ForeignTokenizer, refuse_foreign, refuse_other_pieces
 from zoo.tokenizer_export import MARK
@@ -102,6 +103,7 @@ def _read_gguf(path: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[s
 
 def _read_bytes(files: dict[str, bytes], path: Path) -> "SentencePieces | HuggingFacePieces":
     """The pieces of a tokenizer's files, the first of which says the layout; `path` is its place, for messages."""
+    _check_ends(files, path.parent / "generation_config.json")
     name, data = next(iter(files.items()))
     settings = {}
     for beside in reversed(SETTINGS_NAMES):
@@ -120,10 +122,18 @@ def _read_bytes(files: dict[str, bytes], path: Path) -> "SentencePieces | Huggin
         return _byte_pairs(path, content, files.get("merges.txt", b""), settings)
     library = _library()
     try:
-        backend = library.Tokenizer.from_str(data.decode())
+        backend = library.Tokenizer.from_str(_text(data, path))
     except Exception as error:  # the library raises bare Exception
         raise InputError(f"{path} is no valid tokenizer.json ({str(error).splitlines()[0]})") from error
     return HuggingFacePieces(backend, settings, data)
+
+
+def _check_ends(files: dict[str, bytes], path: Path) -> None:
+    """Refuses a generation_config.json whose end-of-text ids are none."""
+    ends = _json(files[path.name], path).get("eos_token_id") if path.name in files else None
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None and (not isinstance(end, int) or isinstance(end, bool)):
+            raise InputError(f"{path}: eos_token_id is {ends!r}; it must be a whole number, or a list of them")
 
 
 def _model_class(folder: Path) -> str | None:
@@ -298,6 +308,8 @@ def _roles(vocabulary: dict[str, int], settings: dict[str, Any]) -> dict[str, in
     roles = {}
     for role, usual in USUAL_NAMES.items():
         key = f"{role}_token"
+        if settings.get(key) is not None and _token_text(settings[key]) is None:
+            raise InputError(f"{key} is {settings[key]!r} in the tokenizer's settings; it must be a piece, or null")
         named = (_token_text(settings[key]),) if key in settings else usual
         found = next((vocabulary[name] for name in named if name in vocabulary), None)
         if found is not None:
@@ -338,14 +350,18 @@ def _bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a tokenizer (at most {MAX_BYTES})")
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror})") from error
+    other = placeholder(data)
+    if other:
+        raise InputError(f"{path}: {other}")
+    return data
 
 
 def _text(data: bytes, path: Path) -> str:
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")  # a byte order mark is no piece
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 at byte {error.start}") from error
 

@@ -6,11 +6,12 @@
 
     loss = sum over labelled pieces of -log p(tag) / number of labelled pieces
 
-Words are joined with one space and cut by the checkpoint's own tokenizer; offsets say which pieces belong to which word,
-so WordPiece, byte-level BPE (whose pieces carry the space before them) and SentencePiece are aligned alike. A word is
-read at its first piece (Devlin et al. 2018, section 5.3), or in a decoder at its last one: its first has seen no more of
-the word than that. All other pieces are -1. A word without a piece (a control character), or beyond max_length, is
-predicted to be outside ("O", or the first tag where there is none) and scored like any other.
+Words are joined with one space and cut by the checkpoint's own tokenizer; offsets say which pieces belong to which
+word: WordPiece, byte-level BPE (whose pieces carry the space before them) and SentencePiece are aligned alike. A word
+is read at the first piece that holds one of its characters (Devlin et al. 2018, section 5.3), or in a decoder at the
+last one: its first has seen no more of the word than that. All other pieces are -1. A word without a piece (a control
+character), or beyond max_length, is predicted to be outside ("O", or the first tag where there is none) and scored like
+any other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -170,7 +171,9 @@ def entity_counts(
     """
     highest = max((int(tags.max(initial=-1)) for tags in (*predictions, *(w.tags for w in encoded.notes))), default=-1)
     if highest >= len(label_names):
-        raise InputError(f"entities need the names of all tags; {len(label_names)} are given and there is tag {highest}")
+        raise InputError(
+            f"entities need the names of all tags; {len(label_names)} are given and there is tag {highest}"
+        )
     names = np.array(label_names, object)
     return count_entities([names[words.tags] for words in encoded.notes], [names[tags] for tags in predictions])
 

@@ -1,5 +1,6 @@
 """A cell comes back as it was written, is found only for its own config, and is never half there."""
 
+import json
 import os
 
 import numpy as np
@@ -12,6 +13,7 @@ from zoo.errors import InputError
 
 KEY = CellKey("movie-sentences", "org/net: small", "pretrained", 400, 2)
 CELL = Cell(KEY, {"accuracy": 0.75}, 3.5, (0, 1, 1), {"learning_rate": 1e-3, "length": 64})
+LORA = CellKey("movie-sentences", "org/net: small", "pretrained", 400, 2, "lora")
 
 
 def test_written_and_read(tmp_path):
@@ -23,6 +25,36 @@ def test_written_and_read(tmp_path):
     assert numpy_cell == CELL
     without = Cell(KEY, {"accuracy": 0.75}, 3.5)
     assert read(save(tmp_path / "cells", without)) == without
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"key": LORA, "cost": {"training_flops": 1.5e12, "training_seconds": 3}, "details": {"c": 10.0}},
+        {"predictions": (0.25, -1.0, 3.5), "metrics": {"pearson": 0.5, "mismatched/pearson": 0.25}},
+        {"predictions": ((0, 2), (), (1,)), "metrics": {"entity_f1": 0.0}},
+        {"predictions": None, "metrics": {}, "failure": "the loss is not finite at step 3 of 9"},
+    ],
+)
+def test_every_kind_of_cell_comes_back(changes, tmp_path):
+    cell = Cell(**{**vars(CELL), **changes})
+    assert read(save(tmp_path, cell)) == cell
+    if cell.predictions is not None:
+        ragged = isinstance(cell.predictions[0], tuple)
+        arrays = [np.array(row, np.int32) for row in cell.predictions] if ragged else np.array(cell.predictions)
+        assert Cell(**{**vars(cell), "predictions": arrays}) == cell
+
+
+def test_a_file_of_before_there_were_ways_is_read(tmp_path):
+    plain = {"key": {"task": "t", "network": "tf-idf", "arm": "tf-idf", "labels": 9, "seed": 1}}
+    plain |= {"metrics": {"accuracy": 0.5}, "seconds": 1.0, "predictions": [1, 0], "config": {}}
+    (tmp_path / "old.json").write_text(json.dumps(plain))
+    assert read_all(tmp_path) == (Cell(CellKey("t", "tf-idf", "baseline", 9, 1), {"accuracy": 0.5}, 1.0, (1, 0)),)
+
+
+def test_ways_have_files_of_their_own_and_full_has_the_name_it_always_had():
+    assert KEY.file_name != LORA.file_name and "_lora_" in LORA.file_name and str(LORA).count("lora") == 1
+    assert KEY.file_name == "movie-sentences_org-net-small_pretrained_400_s2_" + KEY.file_name[-13:]
 
 
 def test_found_for_its_own_config_alone(tmp_path):

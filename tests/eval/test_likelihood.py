@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zoo
-from eval.likelihood import encode_pairs, log_likelihoods, merge_prefixes, to_queries
+from eval.likelihood import (
+    encode_pairs,
+    log_likelihoods,
+    merge_prefixes,
+    score_causal,
+    shared_prefix,
+    to_queries,
+)
 from eval.token_scores import Query, row_length, token_scores
 from tests import made_up
 from tests.eval.table_model import LETTERS, Letters, bigram, log_softmax, random_table
@@ -152,3 +159,39 @@ def test_what_is_asked_wrongly_is_one_line(table_model, bert, gpt, tokenizer):
         log_likelihoods(*bert, tokenizer, [("a", "b")])
     with pytest.raises(InputError, match="do not belong together"):
         log_likelihoods(*table_model, tokenizer, [("a", "b")])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "count"),
+    [
+        ("gpt2-tiny", {"num_layers": 2}, 1),
+        ("llama-tiny", {"num_layers": 2, "scan": True}, 2),
+        ("gemma3-tiny", {"layer_pattern": (zoo.LayerConfig(window=8), zoo.LayerConfig())}, 1),
+    ],
+)
+def test_a_prefix_that_goes_in_once_changes_nothing(name, changes, count):
+    """Learned and rotary positions, windows, scan; one device and two; a prefix padded from 37 to 48."""
+    model = zoo.create(name, max_positions=64, initializer_range=0.1, **changes)
+    params = model.init(jax.random.key(1))
+    draws = np.random.default_rng(0)
+    prefix = draws.integers(0, 200, 37).tolist()
+    rows = [draws.integers(0, 200, n).tolist() for n in (3, 9, 9, 5)]
+    cut = [Query(row, tuple(range(len(row))), tuple(reversed(row))) for row in rows]
+    whole = [Query([*prefix, *q.inputs], tuple(p + 37 for p in q.places), q.labels) for q in cut]
+    devices = jax.devices()[:count]
+    expected = token_scores(model, params, whole, devices=devices[:1])
+    found = token_scores(model, params, cut, prefix=prefix, devices=devices)
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=2e-5)
+    assert shared_prefix(model, whole)[0][:37] == tuple(prefix)
+    merged = score_causal(model, params, whole, devices=devices[:1])
+    np.testing.assert_allclose(merged[1].log_probs, expected[1].log_probs, atol=2e-5)
+
+
+def test_a_prefix_ends_before_the_first_place(table_model):
+    model, _ = table_model
+    rows = [Query([5] * 40 + [i], [35, 40], [3, 4]) for i in range(4)]
+    prefix, cut = shared_prefix(model, rows)
+    assert prefix == (5,) * 35 and cut[3].places == (0, 5) and cut[3].inputs == [5] * 5 + [3]
+    assert shared_prefix(model, rows[:3]) == ((), rows[:3])
+    assert shared_prefix(model, [Query([5] * 20 + [i], [20], [3]) for i in range(9)])[0] == ()

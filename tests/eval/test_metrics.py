@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from eval.metrics import accuracy, confusion, macro_f1, score
+from eval.metrics import accuracy, confusion, f1, macro_f1, matthews, score, spoken_name
 from zoo.errors import InputError
 
 CLASSES = st.integers(2, 5)
@@ -39,8 +39,12 @@ def test_equal_to_scikit_learn_in_batches_of_any_size(case, batch):
         expected = {
             "accuracy": accuracy_score(labels, predictions),
             "macro_f1": f1_score(labels, predictions, average="macro", zero_division=0),
+            "micro_f1": f1_score(labels, predictions, average="micro", zero_division=0),
+            "matthews": matthews_corrcoef(labels, predictions),
         }
-    assert score(counts) == pytest.approx(expected, abs=1e-12)
+        if classes == 2:
+            expected["f1"] = f1_score(labels, predictions, zero_division=0)
+    assert score(counts, tuple(expected)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_literal_values():
@@ -50,6 +54,21 @@ def test_literal_values():
     assert macro_f1(counts) == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
     always_zero = confusion(np.zeros(4, int), [0, 0, 1, 1], 2)
     assert score(always_zero) == pytest.approx({"accuracy": 0.5, "macro_f1": (2 / 3 + 0) / 2})
+
+
+def test_matthews_and_f1_of_two_classes():
+    counts = confusion([1, 1, 1, 0, 0, 1], [1, 1, 0, 0, 1, 1], 2)  # TP 3, FP 1, FN 1, TN 1
+    assert f1(counts) == 0.75
+    assert matthews(counts) == pytest.approx((3 * 1 - 1 * 1) / (4 * 4 * 2 * 2) ** 0.5)
+    one_class = confusion(np.ones(5, int), [0, 1, 1, 0, 1], 2)
+    assert matthews(one_class) == 0.0 and f1(one_class) == pytest.approx(2 * 3 / (2 * 3 + 2))
+    nobody = confusion(np.zeros(4, int), np.zeros(4, int), 2)
+    assert matthews(nobody) == 0.0 and f1(nobody) == 0.0
+    huge = np.array([[3_000_000_000, 1], [1, 3_000_000_000]])
+    assert matthews(huge) == pytest.approx(1.0), "products of four counts pass 2^63"
+    with pytest.raises(InputError, match="two classes and these are 3"):
+        f1(confusion([0, 1, 2], [0, 1, 2], 3))
+    assert spoken_name("matthews") == "Matthews" and spoken_name("mean_absolute_error") == "mean absolute error"
 
 
 def test_the_mean_of_batch_scores_is_another_number():

@@ -10,7 +10,7 @@ from eval.statistics import Interval, mean_interval
 from zoo.errors import InputError
 
 POINTS = ((100, mean_interval([0.6, 0.62, 0.61])), (400, mean_interval([0.7, 0.72, 0.75])))
-CURVES = [Curve("b", "pretrained", POINTS), Curve("b", "random", POINTS[:1]), Curve("tf-idf", "tf-idf", POINTS)]
+CURVES = [Curve("b", "pretrained", POINTS), Curve("b", "random", POINTS[:1]), Curve("tf-idf", "baseline", POINTS)]
 
 
 @pytest.fixture
@@ -35,6 +35,16 @@ def test_a_learning_curve_shows_means_bars_and_arms(drawn):
     assert [line.is_dashed() for line in curves] == [False, True, True]
     assert axes.get_xscale() == "log" and [t.get_text() for t in axes.get_xticklabels()] == ["100", "400"]
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["b", "pre-trained", "random start", "TF-IDF"]
+
+
+def test_ways_are_told_apart_by_their_markers(drawn):
+    curves = [Curve("a", "pretrained", POINTS, way) for way in ("full", "probe", "lora")]
+    learning_curve([*curves, Curve("word-tags", "baseline", POINTS)], title="", metric="F1")
+    axes = drawn[0].axes[0]
+    markers = [line.get_marker() for line in axes.get_lines() if line.get_marker() not in ("None", "", None)]
+    assert markers == ["o", "^", "D", "s"]
+    texts = [t.get_text() for t in axes.get_legend().get_texts()]
+    assert texts == ["a", "pre-trained", "all parameters", "linear probe", "LoRA", "most frequent tag of each word"]
 
 
 def test_one_seed_has_no_bar(drawn):

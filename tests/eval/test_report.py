@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from eval import metrics, report, report_files
-from eval.cells import Cell, CellKey
+from eval.cells import Cell, CellKey, key_of
 from eval.plots import LossCurve
 from eval.statistics import mean_interval
 from eval.tasks import Example, Splits, Task
@@ -30,8 +30,8 @@ RIGHT = {
     ("small", "random", 100): (120, 124, 119),
     ("small", "pretrained", 400): (165, 150, 171),
     ("small", "random", 400): (150, 160, 155),
-    ("tf-idf", "tf-idf", 100): (170, 174, 171),
-    ("tf-idf", "tf-idf", 400): (160, 171, 151),
+    ("tf-idf", "baseline", 100): (170, 174, 171),
+    ("tf-idf", "baseline", 400): (160, 171, 151),
 }
 
 
@@ -77,7 +77,7 @@ def test_scores_and_differences(built):
     assert gain.difference.interval.mean == pytest.approx((0.2 + 0.2 + 0.215) / 3)
     assert gain.test_interval.mean == pytest.approx(gain.difference.interval.mean)
     assert gain.difference.interval.low > 0 and (gain.verdict, gain.words) == ("better", "excludes zero: better")
-    loss = comparison(built, 100, "tf-idf")
+    loss = comparison(built, 100, "baseline")
     assert loss.difference.interval.high < 0 and loss.verdict == "worse" and "excludes zero: worse" in loss.words
     unsure = comparison(built, 400, "random")
     assert unsure.difference.interval.low < 0 < unsure.difference.interval.high
@@ -89,10 +89,13 @@ def test_the_three_lines(built):
     first, second, third = built.headline
     assert first.startswith("Largest gain: small on toy with 100 labels, accuracy 0.810 pre-trained against 0.605")
     assert "+0.205 (95 % interval +0.183 to +0.227, 3 seeds); the interval excludes zero: better." in first
-    assert second == "Pre-trained against random start, all 2: better in 1, worse in 0, undecided in 1."
-    assert (
-        third
-        == "Pre-trained against TF-IDF, all 2: better in 0, worse in 1, undecided in 1. 18 cells took 0.9 minutes."
+    assert second == (
+        "Pre-trained against random start, all 2: better in 1, worse in 0, undecided in 1; "
+        "1 of the 1 decided at 0.05 after Holm's correction."
+    )
+    assert third == (
+        "Pre-trained against TF-IDF, all 2: better in 0, worse in 1, undecided in 1; "
+        "1 of the 1 decided at 0.05 after Holm's correction. 18 cells took 0.9 minutes."
     )
 
 
@@ -102,7 +105,7 @@ def test_no_gain_is_said_plainly():
     ]
     headline = build(even).headline
     assert headline[0] == "No gain is shown: no 95 % interval of pre-trained minus random start lies above zero."
-    assert "TF-IDF, not run" in headline[2]
+    assert "a baseline, not run" in headline[2]
 
 
 def test_one_seed_decides_nothing(tmp_path):
@@ -136,8 +139,8 @@ def test_a_missing_cell_is_named():
         build(without("small", "random", 400, 1))
     with pytest.raises(InputError, match="missing cell: task toy, network small, arm pretrained, 100 labels, seed 2;"):
         build(without("small", "pretrained", 100, 2))
-    with pytest.raises(InputError, match="missing cell: task toy, network tf-idf, arm tf-idf, 100 labels, seed 0;"):
-        build(without("tf-idf", "tf-idf", 100, 0))
+    with pytest.raises(InputError, match="missing cell: task toy, network tf-idf, arm baseline, 100 labels, seed 0;"):
+        build(without("tf-idf", "baseline", 100, 0))
 
 
 def test_bad_cells_are_refused():
@@ -160,12 +163,12 @@ def test_json_and_predictions_hold_everything(written, built):
     plain = json.loads((written / "report.json").read_text())
     assert plain["schema"] == report_files.SCHEMA and plain["headline"] == list(built.headline)
     assert plain["seconds"] == 54 and plain["machine"] == {"processor": "abacus"}
-    assert plain["protocol"]["rate"] == "1e-3" and "not corrected" in plain["protocol"]["many comparisons"]
+    assert plain["protocol"]["rate"] == "1e-3" and plain["protocol"]["p (Holm)"].endswith("; 4 here")
     assert {c["words"] for c in plain["comparisons"]} == {c.words for c in built.comparisons}
     arrays = np.load(written / "predictions.npz")
     assert tuple(arrays["test-labels/toy"]) == GOLD
     for found, source in zip(plain["cells"], CELLS, strict=True):
-        assert CellKey(*(found[name] for name in ("task", "network", "arm", "labels", "seed"))) == source.key
+        assert key_of(found) == source.key
         assert found["metrics"] == source.metrics and found["config"] == {"rate": 0.001}
         assert tuple(arrays[found["predictions"]]) == source.predictions
 
@@ -180,7 +183,7 @@ def test_the_page_stands_alone(written, built):
     assert {path.stem for path in (written / "plots").iterdir()} == {
         "curve-toy",
         "differences-random",
-        "differences-tf-idf",
+        "differences-baseline",
         "pretraining",
     }
     for words in (
@@ -190,7 +193,7 @@ def test_the_page_stands_alone(written, built):
         "3,000 training",
         "left out: 3 with zero rating",
     ):
-        assert words in page
+        assert words in page.replace("&#39;", "'")
     assert not [path for path in written.rglob(".*")], "no temporary file stays"
 
 
@@ -199,8 +202,12 @@ def test_markdown_tables(written):
     assert "|  | 100 labels | 400 labels |" in lines
     assert "| small, pre-trained | 0.810 ± 0.025 | 0.810 ± 0.134 |" in lines
     (row,) = [line for line in lines if line.startswith("| small pre-trained minus random start | 100 |")]
-    assert row.startswith("| small pre-trained minus random start | 100 | +0.205 | +0.183 to +0.227 | <0.001 | 0.250 |")
-    assert row.endswith("| excludes zero: better |")
+    start = "| small pre-trained minus random start | 100 | +0.205 | +0.183 to +0.227 | <0.001 | 0.250 |"
+    assert row.startswith(start) and row.endswith("| excludes zero: better |")
+    assert row.removeprefix(start).split("|")[0].strip() == "0.002"  # 4 x 0.0006
+    # 0.810 pre-trained with 100 labels; random start has 0.605 there and 0.775 with 400.
+    assert "| small | 100 | random start | more than 400 labels |  |" in lines
+    assert "| small | 100 | TF-IDF | at most 100 labels |  |" in lines
 
 
 def test_what_makes_numbers_mean_nothing_stands_above_them(built, tmp_path):

@@ -1,6 +1,7 @@
 """Intervals and tests against scipy and against tables; a bootstrap against the variance that it should have."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval import metrics
-from eval.statistics import Interval, mean_interval, paired_bootstrap, paired_difference, sign_flip_p
+from eval import rescore
+from eval.statistics import (
+    Interval,
+    McNemar,
+    holm,
+    mcnemar,
+    mean_interval,
+    paired_bootstrap,
+    paired_difference,
+    sign_flip_p,
+)
 from zoo.errors import InputError
 
 
@@ -83,6 +93,13 @@ def test_excludes_zero():
     assert not Interval(0.2, 0.0, 0.4, 3).excludes_zero and not Interval(0.2, -0.1, 0.5, 3).excludes_zero
 
 
+def bootstrap(labels, a, b, name, classes, **settings):
+    """`paired_bootstrap` on predicted classes."""
+    task = SimpleNamespace(kind="classification", labels=("a", "b", "c")[:classes])
+    sides = ([rescore.scorer(task, labels, row, name) for row in side] for side in (a, b))
+    return paired_bootstrap(*sides, len(labels), **settings)
+
+
 def arms(rng, seeds=4, examples=400, right_a=0.8, right_b=0.7):
     labels = rng.integers(0, 3, examples)
     wrong = (labels + 1) % 3
@@ -94,7 +111,7 @@ def arms(rng, seeds=4, examples=400, right_a=0.8, right_b=0.7):
 def test_bootstrap_over_examples_has_the_variance_of_paired_differences(rng):
     labels, a, b = arms(rng)
     paired = ((a == labels).astype(float) - (b == labels)).mean(axis=0)
-    got = paired_bootstrap(labels, a, b, metrics.accuracy, 3, resample_seeds=False)
+    got = bootstrap(labels, a, b, "accuracy", 3, resample_seeds=False)
     assert got.mean == pytest.approx(paired.mean()) and got.n == 400
     assert got.half_width == pytest.approx(1.96 * paired.std() / 20, rel=0.12)
 
@@ -103,24 +120,63 @@ def test_bootstrap_over_seeds_adds_their_unbiased_variance(rng):
     """Both arms right or wrong everywhere alike within a seed: the test set adds nothing, seeds are all there is."""
     labels = np.zeros(50, int)
     a, b = np.repeat([[0], [0], [1], [1]], 50, axis=1), np.ones((4, 50), int)
-    got = paired_bootstrap(labels, a, b, metrics.accuracy, 2, replicates=4000)
+    got = bootstrap(labels, a, b, "accuracy", 2, replicates=4000)
     by_seed = np.array([1.0, 1.0, 0.0, 0.0])
     assert got.mean == 0.5
     # Draws of 4 from (1, 1, 0, 0) have mean 0.5 + k/4; those at the 2.5 % ends are +-0.5, widened by sqrt(4/3).
     assert got.half_width == pytest.approx(0.5 * math.sqrt(4 / 3))
     assert by_seed.std(ddof=1) / 2 == pytest.approx(0.25 * math.sqrt(4 / 3))
-    kept = paired_bootstrap(labels, a, b, metrics.accuracy, 2, resample_seeds=False)
+    kept = bootstrap(labels, a, b, "accuracy", 2, resample_seeds=False)
     assert (kept.low, kept.high) == (0.5, 0.5)
 
 
 def test_bootstrap_is_deterministic_pairs_examples_and_takes_any_metric(rng):
     labels, a, b = arms(rng, seeds=2, examples=150)
-    first = paired_bootstrap(labels, a, b, metrics.macro_f1, 3, replicates=300)
-    assert first == paired_bootstrap(labels, a, b, metrics.macro_f1, 3, replicates=300)
-    assert first != paired_bootstrap(labels, a, b, metrics.macro_f1, 3, replicates=300, seed=1)
-    mirrored = paired_bootstrap(labels, b, a, metrics.macro_f1, 3, replicates=300)
+    first = bootstrap(labels, a, b, "macro_f1", 3, replicates=300)
+    assert first == bootstrap(labels, a, b, "macro_f1", 3, replicates=300)
+    assert first != bootstrap(labels, a, b, "macro_f1", 3, replicates=300, seed=1)
+    mirrored = bootstrap(labels, b, a, "macro_f1", 3, replicates=300)
     assert mirrored.mean == pytest.approx(-first.mean)
-    equal = paired_bootstrap(labels, a, a, metrics.macro_f1, 3, replicates=50)
+    equal = bootstrap(labels, a, a, "macro_f1", 3, replicates=50)
     assert (equal.low, equal.high) == (0.0, 0.0), "the same examples are drawn for both arms"
-    with pytest.raises(InputError, match="are needed"):
-        paired_bootstrap(labels[:-1], a, b, metrics.accuracy, 3)
+    with pytest.raises(InputError, match="149 test examples"):
+        bootstrap(labels[:-1], a, b, "accuracy", 3)
+    with pytest.raises(InputError, match="nothing to pair"):
+        paired_bootstrap([], [], 3)
+
+
+def test_holms_correction_by_hand():
+    """Sorted 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1; then none below the one before it."""
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx((0.06, 0.04, 0.06, 0.06))
+    # Holm's own kind of example: 0.005 x 4, 0.011 x 3, 0.02 x 2, 0.3.
+    assert holm([0.3, 0.005, 0.02, 0.011]) == pytest.approx((0.3, 0.02, 0.04, 0.033))
+    assert holm([0.5, 0.9]) == (1.0, 1.0) and holm([0.03]) == (0.03,) and holm([]) == ()
+    assert holm([None, 0.02, None, 0.04]) == (None, 0.04, None, 0.04), "what is not tested is no member of the family"
+    for bad in (-0.1, 1.1, math.nan):
+        with pytest.raises(InputError, match="is no p-value"):
+            holm([0.5, bad])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.randoms())
+def test_holms_correction_lies_between_none_and_bonferronis_and_keeps_the_order(values, random):
+    adjusted = holm(values)
+    for p, q in zip(values, adjusted, strict=True):
+        assert p <= q <= min(1.0, len(values) * p) + 1e-12
+    assert min(adjusted) == pytest.approx(min(1.0, len(values) * min(values)))
+    order = sorted(range(len(values)), key=values.__getitem__)
+    assert all(adjusted[i] <= adjusted[j] for i, j in zip(order, order[1:], strict=False))
+    mixed = list(range(len(values)))
+    random.shuffle(mixed)
+    assert holm([values[i] for i in mixed]) == tuple(adjusted[i] for i in mixed)
+
+
+def test_mcnemar_by_hand():
+    """2 P(X <= k) of n fair coins: 5 and 1 give 2 (1 + 6) / 64; 8 and 0 give 2 / 256."""
+    a = [True] * 5 + [False] + [True] * 3 + [False]
+    b = [False] * 5 + [True] + [True] * 3 + [False]
+    assert mcnemar(a, b) == McNemar(5, 1, pytest.approx(14 / 64))
+    assert mcnemar([True] * 8, [False] * 8) == McNemar(8, 0, pytest.approx(2 / 256))
+    assert mcnemar([True, False], [True, False]) == McNemar(0, 0, 1.0)
+    assert mcnemar([True, False], [False, True]).p == 1.0
+    with pytest.raises(InputError, match="of the same examples"):
+        mcnemar([True], [True, False])

@@ -182,8 +182,59 @@ def test_bad_ratings_and_unknown_names(tmp_path):
 
 def test_every_task_is_described_completely():
     for name, task in tasks.TASKS.items():
-        assert task.name == name and task.num_labels == len(set(task.labels)) >= 2
-        assert task.main_metric in task.metrics and task.licence and task.reference and task.source
+        assert task.name == name and task.num_labels == len(set(task.labels))
+        assert task.num_labels >= 2 if task.kind in ("classification", "tagging") else not task.labels
+        assert task.main_metric in task.metrics and task.licence and task.reference and (task.source or task.benchmark)
+        assert task.sizes and task.label_field not in task.text_fields
+    assert len({task.title for task in tasks.TASKS.values()}) == len(tasks.TASKS)
+
+
+def test_ratings_are_predicted_as_numbers(tmp_path):
+    ratings(tmp_path, "movieReviewSnippets_GroundTruth.txt")
+    signs, numbers = load("movie-sentences", tmp_path), load("movie-ratings", tmp_path)
+    assert numbers.task.kind == "regression" and numbers.task.main_metric == "pearson"
+    everything = [*numbers.train, *numbers.validation, *numbers.test]
+    assert len(everything) == 300, "a rating of zero is a rating"
+    assert {e.label for e in everything} == {-2.5, -0.1, 0.0, 0.25, 3.5}
+    assert set(all_texts(signs.test)) <= set(all_texts(numbers.test)), "a text is on the same side in both"
+    few = subset(numbers.train, 20, 0)
+    assert len(few) == 20 and few == subset(numbers.train, 50, 0)[:20]
+
+
+def test_a_file_of_ratings_of_ones_own(tmp_path):
+    draw = random.Random(3)
+    rows = [(f"{sentence(draw)} n{i}", f"{draw.uniform(-3, 3):.2f}") for i in range(80)]
+    path = tmp_path / "mine.tsv"
+    path.write_text("\n".join("\t".join(row) for row in [("remark", "score"), *rows]))
+    splits = from_file(path, kind="regression")
+    assert splits.task.label_field == "score" and splits.task.text_fields == ("remark",)
+    assert splits.task.metrics == ("pearson", "spearman", "mean_absolute_error")
+    found = {(e.text_a, e.label) for e in splits.train + splits.validation + splits.test}
+    assert found == {(text, float(value)) for text, value in rows}
+    refused(lambda: from_file(path), "score", "remark")
+    refused(lambda: from_file(path, label="score"), "values in 80 rows", "regression")
+    refused(lambda: from_file(path, kind="regression", labels=("1", "2")), "names of labels", "regression")
+    refused(lambda: from_file(path, kind="regresion"), 'did you mean "regression"')
+    path.write_text(path.read_text().replace(rows[4][1], "3,5"))
+    refused(lambda: from_file(path, text="remark", label="score", kind="regression"), "line 6", '"3,5"', "number")
+    path.write_text("remark\tscore\n" + "\n".join(f"{text}\t2.0" for text, _ in rows))
+    refused(lambda: from_file(path, text="remark", label="score", kind="regression"), "rating 2", "differ")
+
+
+def test_labels_never_reach_the_input(tmp_path):
+    path = tmp_path / "mine.tsv"
+    draw = random.Random(4)
+    rows = [f"{'good' if i % 2 else 'bad'}\t{sentence(draw)} n{i}\t{'good' if i % 2 else 'bad'}" for i in range(60)]
+    path.write_text("\n".join(["copy\tremark\ty", *rows]))
+    assert not from_file(path, text="remark", label="y").warnings
+    refused(lambda: from_file(path, text="y", label="y"), '"y" is named twice')
+    refused(lambda: from_file(path, text="remark", text_b="y", label="y"), '"y" is named twice')
+    refused(lambda: from_file(path, text="copy", label="y"), '60 of 60 texts in column "copy"', "their own label")
+    refused(lambda: from_file(path, text="remark", text_b="copy", label="y"), "their own label")
+    path.write_text("\n".join(["remark\ty", *(f"{row.split(chr(9))[0].upper()}: {row.split(chr(9), 1)[1]}" for row in rows)]))
+    splits = from_file(path)
+    assert "60 of 60" in splits.warnings[0] and "begin or end" in splits.warnings[0]
+    assert "warning: " in splits.describe()
 
 
 POOL = tuple(Example(f"text {i}", None, label) for i, label in enumerate([0] * 70 + [1] * 25 + [2] * 4 + [3]))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from eval import report, report_files, transfer
+from eval import report, report_files, workbench
 from eval.cells import CellKey, read_all
 from eval.finetune import FinetuneConfig, NotFiniteError
 from eval.live import Live
@@ -33,6 +33,12 @@ def source(bert, tokenizer, tmp_path_factory):
 @pytest.fixture
 def trial(source, topics):
     return Trial("tiny", source, limited(topics, test=40, validation=20), CONFIG, labels=(16, 32), seeds=(0, 1))
+
+
+def timeless(cell):
+    """A cell without what a clock said."""
+    cost = {name: value for name, value in cell.cost.items() if not name.endswith("_seconds")}
+    return replace(cell, seconds=0, cost=cost)
 
 
 @pytest.fixture
@@ -60,7 +66,7 @@ def test_every_cell_of_the_grid_is_there_in_the_order_of_a_report(finished):
         for arm in ("pretrained", "random")
         for labels in (16, 32)
         for seed in (0, 1)
-    ] + [CellKey("made-up-topics", "tf-idf", "tf-idf", labels, seed) for labels in (16, 32) for seed in (0, 1)]
+    ] + [CellKey("made-up-topics", "tf-idf", "baseline", labels, seed) for labels in (16, 32) for seed in (0, 1)]
     assert [cell.key for cell in outcome.cells] == expected
     assert sorted(cell.key.file_name for cell in read_all(folder / "cells")) == sorted(
         key.file_name for key in expected
@@ -78,7 +84,7 @@ def test_every_cell_of_the_grid_is_there_in_the_order_of_a_report(finished):
 
 def test_finished_cells_are_reused(finished, one, live, monkeypatch):
     folder, trial, outcome, _ = finished
-    monkeypatch.setattr(transfer, "finetune", lambda *_, **__: pytest.fail("a finished cell was run again"))
+    monkeypatch.setattr(workbench, "adapt", lambda *_, **__: pytest.fail("a finished cell was run again"))
     again = run([trial], folder, devices=one, live=live)
     assert again.cells == outcome.cells and again.rates == outcome.rates
     assert len(live.shown) == 12 and all(line.endswith("(finished before)") for line in live.shown)
@@ -86,7 +92,7 @@ def test_finished_cells_are_reused(finished, one, live, monkeypatch):
 
 def test_an_experiment_that_was_cut_short_goes_on(finished, trial, one, live, tmp_path, monkeypatch):
     """Killed in its third cell, it keeps two; run again, it runs the rest and ends as if nothing had happened."""
-    real, calls = transfer.finetune, []
+    real, calls = workbench.adapt, []
 
     def dies(*args, **kwargs):
         calls.append(1)
@@ -94,22 +100,21 @@ def test_an_experiment_that_was_cut_short_goes_on(finished, trial, one, live, tm
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(transfer, "finetune", dies)
+    monkeypatch.setattr(workbench, "adapt", dies)
     with pytest.raises(KeyboardInterrupt):
         run([trial], tmp_path, devices=one, live=live)
-    assert len(list((tmp_path / "cells").iterdir())) == 2
-    monkeypatch.setattr(transfer, "finetune", lambda *a, **k: calls.append(1) or real(*a, **k))
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 2
+    assert sorted(path.name for path in (tmp_path / "cells").iterdir() if path.suffix != ".json") == [".lock"]
+    monkeypatch.setattr(workbench, "adapt", lambda *a, **k: calls.append(1) or real(*a, **k))
     outcome = run([trial], tmp_path, devices=one, live=live)
     assert len(calls) == 3 + 6
-    assert [replace(cell, seconds=0) for cell in outcome.cells] == [
-        replace(cell, seconds=0) for cell in finished[2].cells
-    ]
+    assert list(map(timeless, outcome.cells)) == list(map(timeless, finished[2].cells))
 
 
 def test_changed_settings_make_other_cells(finished, one, live, monkeypatch):
     folder, trial, _, _ = finished
     ran = []
-    monkeypatch.setattr(transfer, "finetune", lambda *_, **__: ran.append(1) or (_ for _ in ()).throw(RuntimeError))
+    monkeypatch.setattr(workbench, "adapt", lambda *_, **__: ran.append(1) or (_ for _ in ()).throw(RuntimeError))
     with pytest.raises(RuntimeError):
         run([replace(trial, config=CONFIG.replace(epochs=3))], folder, devices=one, live=live)
     assert ran == [1]
@@ -122,21 +127,21 @@ def test_another_checkpoint_runs_the_pretrained_arm_anew_and_keeps_the_random_on
     shutil.copytree(folder / "cells", tmp_path / "cells")
     (tmp_path / "other").mkdir()
     run_folder.save(bert[0], jax.tree.map(lambda leaf: 1.01 * leaf, bert[1]), tmp_path / "other", tokenizer)
-    real, ran = transfer.finetune, []
-    monkeypatch.setattr(transfer, "finetune", lambda *a, **k: ran.append(1) or real(*a, **k))
+    real, ran = workbench.adapt, []
+    monkeypatch.setattr(workbench, "adapt", lambda *a, **k: ran.append(1) or real(*a, **k))
     run([replace(trial, source=str(tmp_path / "other"), labels=(16,))], tmp_path, devices=one, live=live)
     assert len(ran) == 2
     assert [line.endswith("(finished before)") for line in live.shown] == [False, True, False, True, True, True]
 
 
 def test_both_arms_have_the_same_labelled_examples(trial, one, live, tmp_path, monkeypatch):
-    seen, real = [], transfer.finetune
+    seen, real = [], workbench.adapt
 
     def watched(model, params, tokenizer, encoded, config, *rest, **named):
         seen.append((config.seed, encoded.labels.tolist(), [ids.tolist() for ids in encoded.ids]))
         return real(model, params, tokenizer, encoded, config.replace(epochs=0, steps=1), *rest, **named)
 
-    monkeypatch.setattr(transfer, "finetune", watched)
+    monkeypatch.setattr(workbench, "adapt", watched)
     run([replace(trial, labels=(16,))], tmp_path, with_baseline=False, devices=one, live=live)
     assert [seed for seed, _, _ in seen] == [0, 0, 1, 1]
     assert seen[0] == seen[1] and seen[2] == seen[3] and seen[0] != seen[2]
@@ -151,9 +156,8 @@ def test_the_rate_is_the_best_on_validation_for_each_arm(trial, one, live, tmp_p
     def fake_tune(model, params, tokenizer, encoded, config, *_, **__):
         if config.learning_rate == 1.0:
             raise NotFiniteError("the loss is not finite at step 1 of 4")
-        return fake_tune.made(
-            model=config.learning_rate, params="pretrained" if params is fake_tune.given else "random"
-        )
+        arm = "pretrained" if params is fake_tune.given else "random"
+        return fake_tune.made(model=config.learning_rate, params=arm, history=())
 
     def fake_evaluate(rate, arm, encoded, *_, **__):
         targets.append(len(encoded))
@@ -161,14 +165,15 @@ def test_the_rate_is_the_best_on_validation_for_each_arm(trial, one, live, tmp_p
         scores = {"accuracy": right / 20, "macro_f1": 0.5}
         return fake_tune.made(scores=scores, predictions=np.zeros(len(encoded), np.int32))
 
-    network = transfer.load_network(trial.source)
+    network = workbench.load_network(trial.source)
     fake_tune.made, fake_tune.given = SimpleNamespace, network[1]
-    monkeypatch.setattr(transfer, "load_network", lambda source: network)
-    monkeypatch.setattr(transfer, "finetune", fake_tune)
-    monkeypatch.setattr(transfer, "evaluate", fake_evaluate)
+    monkeypatch.setattr(workbench, "load_network", lambda source: network)
+    monkeypatch.setattr(workbench, "adapt", fake_tune)
+    monkeypatch.setattr(workbench, "evaluate", fake_evaluate)
     made = replace(trial, rates=(1e-4, 1e-3, 1e-2, 1.0))
     outcome = run([made], tmp_path, with_baseline=False, devices=one, live=live)
-    assert outcome.rates == {("made-up-topics", "tiny", "pretrained"): 1e-3, ("made-up-topics", "tiny", "random"): 1e-2}
+    place = ("made-up-topics", "tiny")
+    assert outcome.rates == {(*place, "pretrained", "full"): 1e-3, (*place, "random", "full"): 1e-2}
     assert targets[:6] == [20] * 6 and targets[6:] == [40] * 8
     by_arm = {cell.key.arm: cell.config["finetune"]["learning_rate"] for cell in outcome.cells}
     assert by_arm == best
@@ -188,7 +193,7 @@ def test_the_report_takes_the_cells(finished, tmp_path):
         versions={},
     )
     assert [(c.network, c.labels, c.against) for c in made.comparisons] == [
-        ("tiny", 16, "random"), ("tiny", 32, "random"), ("tiny", 16, "tf-idf"), ("tiny", 32, "tf-idf"),
+        ("tiny", 16, "random"), ("tiny", 32, "random"), ("tiny", 16, "baseline"), ("tiny", 32, "baseline"),
     ]  # fmt: skip
     report_files.write(made, tmp_path)
     plain = json.loads((tmp_path / "report.json").read_text())
@@ -235,7 +240,7 @@ def test_what_cannot_be_run_is_said_before_the_first_cell(trial, topics):
 def test_a_checkpoint_without_a_tokenizer_is_one_line(bert, tmp_path):
     run_folder.save(*bert, tmp_path)
     with pytest.raises(InputError, match="the checkpoint has no tokenizer to read texts with") as error:
-        transfer.load_network(str(tmp_path))
+        workbench.load_network(str(tmp_path))
     assert "\n" not in str(error.value)
 
 

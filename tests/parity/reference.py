@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
 
-from tests.golden.recipe import seeded_tensor
+from tests.golden.recipe import error, seeded_tensor
 
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
@@ -126,6 +127,30 @@ def run(model: Any, batch: dict[str, np.ndarray], gradients: bool = False) -> An
         inputs["token_type_ids"] = torch.from_numpy(batch["token_types"]).long()
     with torch.set_grad_enabled(gradients):
         return model(**inputs)
+
+
+def stream_errors(expected: Any, out: Any, config: Any, real: np.ndarray | None = None) -> list[float]:
+    """How far all hidden states are apart: one number for each layer and the end.
+
+    Args:
+        expected: of the reference, with hidden_states.
+        out: ours, with hidden_states.
+        config: our model's.
+        real: [B, T] where tokens are compared; None for everywhere.
+    """
+    streams = [state.detach().numpy() for state in expected.hidden_states]
+    assert len(streams) == len(out.hidden_states) == config.num_layers + 1
+    # The reference gives its last hidden state after the final norm (and a projection), as we give `hidden`.
+    after = config.final_norm or config.hidden_width != config.embed_dim
+    errors = [error(mine, theirs, real) for mine, theirs in zip(out.hidden_states[:-1], streams[:-1], strict=True)]
+    errors += [] if after else [error(out.hidden_states[-1], streams[-1], real)]
+    return [*errors, error(out.hidden, streams[-1], real)]
+
+
+def gradient_errors(gradient: Any, wanted: Any) -> list[float]:
+    """How far each parameter's gradient is from the reference's, as a part of the largest number of all."""
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
+    return jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(a - b).max()) / largest, gradient, wanted))
 
 
 def save_gradients(model: Any, folder: Path) -> Path:

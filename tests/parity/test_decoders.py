@@ -47,13 +47,8 @@ def test_logits_and_hidden_states(case, left):
     for row, alone in each_row(inputs):
         expected = reference.run(theirs, alone)
         real = alone["padding_mask"] == 1
-        streams = [state.numpy() for state in expected.hidden_states]
-        assert len(streams) == len(out.hidden_states) == model.config.num_layers + 1
-        after = model.config.final_norm or model.config.hidden_width != model.config.embed_dim
-        last = len(streams) - 1 if after else len(streams)
         mine = jax.tree.map(lambda array, row=row: array[row : row + 1], out)
-        errors += [error(mine.hidden_states[i], streams[i], real) for i in range(last)]
-        errors.append(error(mine.hidden, streams[-1], real))
+        errors += reference.stream_errors(expected, mine, model.config, real)
         if hasattr(expected, "logits"):
             classifies = model.config.head == "classifier"
             errors.append(error(mine.logits, expected.logits.numpy(), None if classifies else real))

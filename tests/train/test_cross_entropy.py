@@ -14,6 +14,7 @@ MODELS = {
     "tied": BASE,
     "untied": BASE.replace(tie_embeddings=False, lm_bias=True),
     "masked_lm": BASE.replace(visibility="full", head="masked_lm"),
+    "narrow": BASE.replace(embed_rank=5, embed_projection="tokens"),
     "capped": BASE.replace(logit_soft_cap=3.0),
 }
 
@@ -24,7 +25,7 @@ def setting(name):
         lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), model.init(jax.random.key(0))
     )
     keys = jax.random.split(jax.random.key(1), 3)
-    hidden = jax.random.normal(keys[0], (B, T, D))
+    hidden = jax.random.normal(keys[0], (B, T, model.config.hidden_width))
     labels = jax.random.randint(keys[1], (B, T), 0, V)
     weights = (jax.random.uniform(keys[2], (B, T)) < 0.6).astype(jnp.float32)
     return model, params, hidden, labels, weights

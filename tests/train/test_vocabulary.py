@@ -1,6 +1,8 @@
 """Vocabulary training: lossless, repeatable, and clear about sizes that cannot be."""
 
+import _thread
 import re
+import threading
 
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests import made_up
 from train import vocabulary
-from train.vocabulary import train_vocabulary
+from train.vocabulary import interruptible, train_vocabulary
 from zoo.errors import InputError
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581\0"), max_size=40)
@@ -85,3 +87,26 @@ def test_nothing_is_printed(capfd):
 def test_a_size_below_one_is_one_line():
     with pytest.raises(InputError, match="vocab_size is -5; it must be 1 or more"):
         train_vocabulary(["one stone"], -5)
+
+
+def test_an_interrupt_is_heard_while_it_learns():
+    """The work does not end before the interrupt is heard: `heard` is what it waits for."""
+    begun, heard = threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        heard.wait()
+
+    threading.Thread(target=lambda: begun.wait() and _thread.interrupt_main()).start()
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(work)
+    assert begun.is_set()
+    heard.set()
+
+
+def test_faults_of_the_work_are_raised():
+    def work(size):
+        raise RuntimeError(f"too high, {size}")
+
+    with pytest.raises(RuntimeError, match="too high, 3"):
+        interruptible(work, size=3)

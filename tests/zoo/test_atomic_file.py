@@ -28,7 +28,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     with pytest.raises(InputError, match=re.escape(f"{path}: cannot be written: No space left on device")):
         write_atomically(path, b"new")
     assert path.read_text("utf-8") == "öld" and os.listdir(tmp_path) == ["a.txt"]
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="a.txt is a file, where a folder is needed for"):
         write_atomically(path / "b.txt", b"")
 
 

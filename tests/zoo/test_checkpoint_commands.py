@@ -11,6 +11,7 @@ from zoo import cli
 from zoo.checkpoints import export, load, load_config
 from zoo.checkpoints.belongings import tokenizer_of, trained_with
 from zoo.checkpoints.commands import export_checkpoint, import_checkpoint
+from zoo.checkpoints.run_folder import save
 from zoo.command_line import run
 from zoo.errors import InputError
 from zoo.tokenizer import load_tokenizer
@@ -103,6 +104,28 @@ def test_a_tokenizer_of_another_program_is_left_out_and_told(folder, tmp_path, c
         assert "parameters, no tokenizer; " in told.out
         assert told.err.startswith("without its tokenizer: ") and told.err.count("\n") == 1
     assert tokenizer_of(tmp_path / "run") is None
+
+
+@pytest.mark.parametrize(
+    "name, changes, said",
+    [
+        ("bert-tiny", {}, 'BERT folders have no read-out of the bare token table: this one comes back with head "none"'),
+        ("llama-tiny", dict(head="classifier", num_labels=2, pooling="last", classifier_bias=False, pad=False),
+         "no pad_token_id: transformers classifies single rows alone until config.pad_token_id is set"),
+        ("llama-tiny", dict(head="classifier", num_labels=2, pooling="last", classifier_bias=False), ""),
+        ("llama-tiny", {}, ""),
+    ],
+    ids=["bert", "classifier", "classifier-with-padding", "llama"],
+)  # fmt: skip
+def test_export_says_what_its_folder_cannot(name, changes, said, tmp_path, capsys):
+    padded = changes.pop("pad", True)
+    model = zoo.create(name, vocab_size=360, embed_dim=8, num_heads=2, num_kv_heads=2, mlp_dim=8, **changes)
+    tokenizer = made_up.tokenizer() if padded and name != "bert-tiny" else None
+    (tmp_path / "run").mkdir()
+    save(model, model.init(jax.random.key(0)), tmp_path / "run", tokenizer)
+    assert zoo_command("export", tmp_path / "run", tmp_path / "out") == 0
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == bool(said), told
 
 
 def test_export_looks_at_its_folder_before_it_reads_weights(folder, tmp_path, monkeypatch, capsys):

@@ -99,6 +99,16 @@ def test_number_types(dtype, tmp_path):
     assert same(load(tmp_path / "again", dtype=dtype)[1], params)
 
 
+def test_number_types_that_no_folder_is_read_in(tmp_path):
+    model, params = seeded(GPT)
+    params["embed"]["token"]["embedding"] = params["embed"]["token"]["embedding"].astype("int8")
+    for dtype in (None, "float32"):
+        with pytest.raises(InputError) as error:
+            export(model, params, tmp_path / "out", dtype=dtype)
+        said = "1 parameters are int8, embed/token/embedding for one; folders hold float32, bfloat16, float16, float64"
+        assert str(error.value) == said and not (tmp_path / "out").exists()
+
+
 def test_scanned_parameters_are_exported_as_layers(tmp_path):
     model, params = seeded(LLAMA)
     scanned = zoo.create(LLAMA.replace(scan=True))

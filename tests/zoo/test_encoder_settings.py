@@ -370,3 +370,14 @@ def test_a_padding_id_that_would_move_roberta_s_positions_is_refused(tmp_path):
         zoo.export(model, params, tmp_path / name, tokenizer=tokenizer)
         assert json.loads((tmp_path / name / "config.json").read_text())["pad_token_id"] == 1
         assert zoo.load(tmp_path / name)[0].config.position_offset == 2
+
+
+@pytest.mark.parametrize("head", ["classifier", "span", "masked_lm", "none", "token_classifier"])
+def test_distilbert_keeps_the_dropout_before_its_head(head):
+    """A head yet to be put on has the sequence classifier's; that of tokens is the model's own, and cannot differ."""
+    config = PRESETS["distilbert-base"].replace(head=head, head_dropout=0.4, num_labels=3 if "class" in head else 0)
+    if head == "token_classifier":
+        config = config.replace(dropout=0.4)
+    assert read(published_config(config)[1]).head_dropout == 0.4
+    if head in ("masked_lm", "none"):
+        assert read(DISTILBERT | {"seq_classif_dropout": 0.3}).head_dropout == 0.3

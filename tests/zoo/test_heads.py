@@ -131,6 +131,29 @@ def test_next_sentence_and_head_none():
     assert str(caught.value) == 'unembed: a model with head "none" has no vocabulary logits; use zoo.with_head'
 
 
+@pytest.mark.parametrize(
+    "head, change, said",
+    [
+        ("lm", lambda p, h: (None, h), "params are None"),
+        ("lm", lambda p, h: ({}, h), "unembed: params lack embed/token/embedding"),
+        ("masked_lm", lambda p, h: ({"embed": p["embed"]}, h), "unembed: params lack masked_lm/bias"),
+        ("lm", lambda p, h: (p | {"embed": {"token": {"embedding": p["embed"]["token"]["embedding"][:, 1:]}}}, h),
+         "unembed: params: embed/token/embedding has shape"),
+        ("masked_lm", lambda p, h: (p | {"masked_lm": p["masked_lm"] | {"kernel": h}}, h), "params have masked_lm/kernel"),
+        ("lm", lambda p, h: (p, h[..., 1:]), f"unembed: hidden has shape (3, 4, {D - 1}); its last axis must be {D}"),
+        ("lm", lambda p, h: (p, [[1.0]]), "unembed: hidden"),
+    ],
+)  # fmt: skip
+def test_unembed_refuses_what_is_not_the_models(head, change, said):
+    config = BERT.replace(head=head)
+    given, out = run(config)
+    with pytest.raises(InputError) as caught:
+        zoo.Model(config).unembed(*change(given, out.hidden))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    read = {name: given[name] for name in ("embed", "masked_lm") if name in given}  # what it needs, and no more
+    np.testing.assert_allclose(zoo.Model(config).unembed(read, out.hidden), out.logits, atol=2e-5)
+
+
 def test_head_dropout_is_the_classifiers_alone():
     config = BERT.replace(head="classifier", num_labels=3, head_dropout=0.5)
     still, moved = run(config)[1], run(config, dropout_key=jax.random.key(0))[1]

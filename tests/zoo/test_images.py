@@ -148,6 +148,7 @@ def test_calls_that_are_refused(given, said):
         (dict(class_token=False, pooler=True), "it needs class_token=True"),
         (dict(distillation_head=True), "distillation_head needs distillation_token=True"),
         (dict(image_size=0, vocab_size=5), "class_token belongs to models of images"),
+        (dict(vocab_size=10), "vocab_size is 10, but a model of images (image_size > 0) needs 0"),
         (dict(registers=-1), "registers is -1"),
     ],
 )

@@ -130,7 +130,8 @@ def test_every_setting_is_explained_and_a_diff_names_exactly_what_differs():
     changed = {name for name, _, _ in differences(gpt1, gpt2)}
     assert changed == {"vocab_size", "max_positions", "norm_placement", "final_norm", "residual_init"}
     assert "norm_placement: post, where gpt2 has pre" in explain("gpt1", gpt1, {"gpt2": gpt2})
-    assert "no difference" in explain("gpt2", gpt2, {"gpt2": gpt2})
+    assert explain("gpt2", gpt2, {"gpt2": gpt2}) == "gpt2 against gpt2: no difference"
+    assert explain("gpt2", gpt2, {"gpt1": gpt1, "gpt2": gpt2}).endswith("\n\nagainst gpt2:\n  no difference")
 
 
 @pytest.mark.parametrize("seq_len", [0, -1])

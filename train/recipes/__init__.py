@@ -7,7 +7,9 @@ from train.recipes import bert, gpt, llama
 from train.recipes.recipe import Recipe
 from zoo.errors import InputError, nearest
 
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (bert.DEMO, gpt.DEMO, llama.DEMO)}
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for family in (bert, gpt, llama) for recipe in (family.DEMO, family.SHIPPED)
+}
 
 
 def find(name: str) -> Recipe:

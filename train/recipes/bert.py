@@ -5,7 +5,7 @@ small a network stays for minutes where it knows words by their frequency alone:
 and news its loss was 6.1 nats with the table, and 5.7 with rotary positions.
 """
 
-from train.recipes.recipe import COMMANDS, NO_DROPOUT, SMALL, Recipe
+from train.recipes.recipe import COMMANDS, MIXTURE, MIXTURE_TEXTS, NO_DROPOUT, SMALL, TINY, Recipe
 
 DEMO = Recipe(
     name="demo-bert",
@@ -16,4 +16,15 @@ DEMO = Recipe(
     cost="1 minute 48 seconds on 2 CPU cores (AMD EPYC, AVX-512)",
     expected="validation loss 3.69 on the demonstration's text (Reuters R8, 2,048 pieces); "
     "on other text not measured",
+)
+
+SHIPPED = Recipe(
+    name="oneblock-bert-tiny",
+    preset="bert-tiny",
+    model={**NO_DROPOUT, "positions": "rotary", "num_layers": 3, "max_positions": 256, "pooler": False},
+    train=TINY.replace(objective="masked_lm", mask_rate=0.3, steps=24_000, decay_steps=8_000),
+    command=MIXTURE.format("bert-tiny"),
+    cost="",
+    expected="",
+    texts=MIXTURE_TEXTS,
 )

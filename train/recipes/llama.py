@@ -1,6 +1,6 @@
 """A small decoder of LLaMA's kind: RMS norm, rotary positions, gated SiLU, grouped KV heads."""
 
-from train.recipes.recipe import COMMANDS, SMALL, Recipe
+from train.recipes.recipe import COMMANDS, MIXTURE, MIXTURE_TEXTS, SMALL, TINY, Recipe
 
 DEMO = Recipe(
     name="demo-llama",
@@ -11,4 +11,15 @@ DEMO = Recipe(
     cost="58 seconds on 2 CPU cores (AMD EPYC, AVX-512)",
     expected="validation loss 4.03 on the demonstration's text (Reuters R8, 2,048 pieces); "
     "on other text not measured",
+)
+
+SHIPPED = Recipe(
+    name="oneblock-llama-tiny",
+    preset="llama-tiny",
+    model={"tie_embeddings": True, "num_layers": 3, "max_positions": 256},
+    train=TINY.replace(objective="next_token", steps=12_000, decay_steps=4_000),
+    command=MIXTURE.format("llama-tiny"),
+    cost="",
+    expected="",
+    texts=MIXTURE_TEXTS,
 )

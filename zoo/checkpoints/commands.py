@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 
 from zoo.checkpoints import export as export_folder
-from zoo.checkpoints import load, run_folder
+from zoo.checkpoints import hugging_face, load, run_folder
 from zoo.checkpoints.belongings import tokenizer_of
 from zoo.checkpoints.safetensors_out import shard_bytes
 from zoo.checkpoints.whole_folder import require_apart, require_free, whole_folder
@@ -70,6 +70,8 @@ def export_checkpoint(
     export_folder(
         model, params, out, tokenizer=tokenizer, dtype=dtype, overwrite=overwrite, max_shard_size=max_shard_size
     )
+    for line in hugging_face.remarks(model.config, tokenizer):
+        print(line, file=sys.stderr)
     _tell("exported", run, out, model, params, tokenizer)
 
 

@@ -56,17 +56,15 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 SIGNS = {"masked_lm": "vocab_projector.bias", "span": "qa_outputs.weight", "classifier": "pre_classifier.weight"}
 # Settings that hold the dropout before a head's last product.
-HEAD_DROPOUT = {"classifier": "seq_classif_dropout", "span": "qa_dropout"}
+HEAD_DROPOUT = {head: "seq_classif_dropout" for head in ("classifier", "masked_lm", "none")} | {"span": "qa_dropout"}
 
 
 def read_config(settings: Settings, names: Set[str], architecture: str | None, tied: bool) -> ModelConfig:
     """ModelConfig of a DistilBERT folder; arguments as in zoo/checkpoints/bert.py."""
     head = read_head(settings, names, architecture, ARCHITECTURES, SIGNS)
     dropout = settings.number("dropout", 0.1)
-    rates = {
-        "classifier": settings.number("seq_classif_dropout", 0.2),
-        "span": settings.number("qa_dropout", 0.1),
-    }
+    rates = {"span": settings.number("qa_dropout", 0.1), "token_classifier": dropout}
+    before_classifier = settings.number("seq_classif_dropout", 0.2)  # the rate of a head yet to be put on, too
     # How the position table began, and how it was stored, not how it is read.
     settings.ignore("sinusoidal_pos_embds", "tie_weights_", "output_past")
     return ModelConfig(
@@ -88,7 +86,7 @@ def read_config(settings: Settings, names: Set[str], architecture: str | None, t
         classifier_hidden="row",
         classifier_activation="relu",
         tie_embeddings=tied or head["head"] != "masked_lm",
-        head_dropout=rates.get(head["head"], dropout),
+        head_dropout=rates.get(head["head"], before_classifier),
     )
 
 

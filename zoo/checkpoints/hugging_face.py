@@ -73,6 +73,8 @@ FORMATS: dict[str, Format] = {
     **stablelm.FORMATS,
 }
 
+PUBLISHED_TYPES = ("float32", "bfloat16", "float16", "float64")
+
 # Fields that a folder need not carry: they steer training or execution and not the numbers of a forward pass.
 NOT_PUBLISHED = (
     "family",
@@ -160,7 +162,9 @@ def check_size(
     wanted = sum(count_parameters(config).values())
     held = sum(math.prod(tensor.shape) for tensor in stored.values())
     if wanted > 16 * held + 100_000:
-        raise InputError(f"{where}: its {told_by} describes {wanted:,} parameters but its tensors hold {held:,} numbers")
+        raise InputError(
+            f"{where}: its {told_by} describes {wanted:,} parameters but its tensors hold {held:,} numbers"
+        )
 
 
 def load_config(folder: Path) -> ModelConfig:
@@ -255,6 +259,10 @@ def export(
     if expected != given:
         odd = sorted(set(expected.items()) ^ set(given.items()))
         raise InputError(f"parameters are not those of the model: {odd[0][0]} (and {len(odd) - 1} more differ)")
+    odd = [path for path, leaf in flatten(params).items() if str(leaf.dtype) not in PUBLISHED_TYPES]
+    if odd:
+        kinds = ", ".join(sorted({str(leaf.dtype) for path, leaf in flatten(params).items() if path in odd}))
+        raise InputError(f"{len(odd)} parameters are {kinds}, {odd[0]} for one; folders hold {', '.join(PUBLISHED_TYPES)}")
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(f"the tokenizer has {tokenizer.vocab_size} pieces but the model {config.vocab_size} ids")
     layers = LayerView(params, config, jnp.dtype(dtype) if dtype else None)
@@ -277,6 +285,19 @@ def export(
         write_shards(work, tensors, max_shard_bytes)
         for file_name, content in files.items():
             (work / file_name).write_bytes(content)
+
+
+def remarks(config: ModelConfig, tokenizer: Any) -> list[str]:
+    """What a folder of `config`, exported with `tokenizer` (or None), cannot say: a line each."""
+    form, values = published_config(config)
+    back = form.architectures[values["architectures"][0]].get("head")
+    lines = []
+    if config.family == "bert" and config.head == "lm" and back is None:
+        what = "have no read-out of the bare token table"
+        lines.append(f'{form.table.name} folders {what}: this one comes back with head "none"')
+    if config.visibility == "causal" and config.head == "classifier" and getattr(tokenizer, "pad_id", None) is None:
+        lines.append("no pad_token_id: transformers classifies single rows alone until config.pad_token_id is set")
+    return lines
 
 
 def _tell_left_out(form: Format, folder: Path) -> None:

@@ -19,6 +19,7 @@ from zoo.checkpoints.vit import FORMATS
 from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.model import Model
+from zoo.placeholders import placeholder_at
 
 CLASS_TOKEN = "embeddings.cls_token"
 SPELLED = {np.dtype("float32"): "F32", np.dtype("float16"): "F16"}
@@ -88,6 +89,8 @@ def _graph(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
                 constants[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
     except Exception as error:  # protobuf's and numpy's own, for damaged and for external data
+        if other := placeholder_at(path):
+            raise InputError(f"{path}: {other}") from None
         raise InputError(f"{path}: is no readable ONNX file: {' '.join(str(error).split())[:200]}") from None
     return graph, constants
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from zoo.checkpoints.safetensors_out import NAMES
 from zoo.errors import InputError
+from zoo.placeholders import placeholder_at
 
 PICKLED = "pytorch_model.bin"
 OLDEST = (2, 6)
@@ -44,6 +45,9 @@ def open_pickled(path: Path) -> dict[str, PickledTensor]:
     Raises:
         InputError: PyTorch is not installed or older than 2.6, the file holds more than tensors, or it is damaged.
     """
+    other = placeholder_at(path)
+    if other:
+        raise InputError(f"{path}: {other}")
     why = f"{path}: is a pickle, which can run code, and is read only through PyTorch's weights_only loader"
     try:
         import torch

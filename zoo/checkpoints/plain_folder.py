@@ -103,7 +103,8 @@ def rounded(params: dict[str, Any], dtype: str) -> dict[str, Any]:
     Raises:
         InputError: a finite number is infinite in it.
     """
-    out = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jax.numpy.dtype(dtype)), params)
+    with np.errstate(over="ignore"):
+        out = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jax.numpy.dtype(dtype)), params)
     for path, leaf in flatten(out).items():
         if not np.isfinite(leaf.astype(np.float32)).all():
             raise InputError(f"{path} has numbers that {dtype} cannot hold; take bfloat16")

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from zoo.checkpoints.pickled_file import PICKLED, open_pickled
 from zoo.checkpoints.safetensors_out import INDEX, NAMES, SINGLE
 from zoo.errors import InputError
+from zoo.placeholders import placeholder, placeholder_at
 from zoo.safe_path import inside
 
 MAX_JSON_BYTES = 64 * 1024**2
@@ -75,6 +76,9 @@ def open_file(path: Path) -> dict[str, StoredTensor]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        other = placeholder_at(path)
+        if other:
+            raise InputError(f"{path}: {other}") from None
         raise InputError(f"{path}: {_diagnosis(path)}: {_one_line(error)}; fetch the file again") from None
 
 
@@ -129,7 +133,7 @@ def open_folder(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of at most 64 MB.
+    """A JSON object from a file of at most 64 MB, in UTF-8 with or without a byte order mark.
 
     Raises:
         InputError: absent, too large, not UTF-8, not JSON, or not an object.
@@ -145,8 +149,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if text is None:
         raise InputError(f"{path}: {size} bytes is too large for a settings file (at most {MAX_JSON_BYTES})")
     try:
-        value = json.loads(text.decode("utf-8"))
+        value = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
+        if other := placeholder(text):
+            raise InputError(f"{path}: {other}") from None
         raise InputError(f"{path}: is not JSON in UTF-8: {_one_line(error)}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds a {type(value).__name__} where an object is wanted")

@@ -4,6 +4,7 @@ A setting that a loader does not know and passes over is how a model comes to ru
 family's reader takes what it understands, says which values of the rest it accepts, and `done()` refuses what is left.
 """
 
+import re
 from typing import Any
 
 from zoo.errors import InputError, nearest
@@ -50,6 +51,7 @@ FIXED: dict[str, tuple[Any, ...]] = {
 
 
 LARGEST = 10**12
+TOKEN_ID = re.compile(r"(bos|eos|pad|sep|cls|mask|unk|decoder_start)_token_id")
 
 
 class Settings:
@@ -158,6 +160,9 @@ class Settings:
         """
         for name, accepted in FIXED.items():
             self.only(name, *accepted)
+        for name, value in self.values.items():
+            if TOKEN_ID.fullmatch(name) and not is_token_ids(value):
+                raise self.fault(f"{name} is {value!r}; it must be a whole number, or a list of them")
         left = sorted(set(self.values) - self.known)
         if left:
             shown = ", ".join(f"{name}={self.values[name]!r}"[:60] for name in left[:10])
@@ -167,6 +172,12 @@ class Settings:
                 f"{many} unknown to {self.family} and may change the numbers: {shown}"
                 f"{hint if 'did you mean' in hint else ''}"
             )
+
+
+def is_token_ids(value: Any) -> bool:
+    """Whether `value` can be a token id, or several (-1 is written for none)."""
+    found = value if isinstance(value, list) else [value]
+    return all(isinstance(one, int) and not isinstance(one, bool) and one >= -1 for one in found)
 
 
 def is_number(value: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.errors import InputError
-from zoo.output_folder import held
+from zoo.output_folder import file_above, held
 
 
 def require_apart(source: str, target: Path) -> None:
@@ -78,6 +78,9 @@ def whole_folder(final: Path, overwrite: bool, *, run: bool = False) -> Iterator
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(f"no space left on the disk at {final}; free some and run it again") from error
+        above = file_above(final)
+        if above is not None:
+            raise InputError(f"{above} is a file, where a folder is needed for {final}") from error
         raise InputError(f"{final}: cannot be written: {error.strerror or error}") from error
     finally:
         if work is not None:

@@ -1,0 +1,119 @@
+"""A task of one's own from one file, with nothing else to write.
+
+| kind | file |
+|---|---|
+| classification, regression | .tsv, .csv, .jsonl: a text and its label (a number) in columns |
+| tagging | a word and its tag a line, blank lines between sentences (`eval.tagged`) |
+| spans | SQuAD's JSON (`eval.squad`) |
+| choice | SWAG's .csv, HellaSwag's or ARC's .jsonl, or context, options and label (`eval.choices`) |
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from eval import columns, leakage, readers
+from eval.examples import Splits
+from eval.reading import read, split
+from eval.tagged import tag_names
+from eval.task import Task
+from zoo.errors import InputError, nearest
+
+METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "regression": ("pearson", "spearman", "mean_absolute_error"),
+    "tagging": ("entity_f1", "entity_precision", "entity_recall"),
+    "spans": ("answer_f1", "exact_match"),
+    "choice": ("accuracy",),
+}
+READER_OF = {"tagging": "conll", "spans": "squad", "choice": "choices"}
+
+
+def from_file(
+    path: str | Path,
+    text: str = "",
+    label: str = "",
+    *,
+    text_b: str | None = None,
+    labels: Sequence[str] = (),
+    test: str | Path | None = None,
+    kind: str = "classification",
+    main_metric: str = "",
+    encoding: str = "utf-8",
+) -> Splits:
+    """A task of one's own.
+
+    Args:
+        path: the file; of classes and ratings one labelled text a row.
+        text, label: names of its columns; "" takes the one that can be it (`eval.columns`).
+        text_b: the column of the second text, for pairs.
+        labels: label names in order; () takes those of the file, in numerical order if all are whole numbers and in
+            alphabetical order otherwise.
+        test: a file of the same columns as the test set; None holds out a quarter of `path`.
+        kind: what is predicted: one of the table above.
+        main_metric: what reports compare; "" takes the first of `METRICS`.
+        encoding: of the files.
+
+    Returns:
+        Splits, whose task is named after the file.
+
+    Raises:
+        InputError: what `load` refuses; a text column that is the label's; texts that are their own labels.
+    """
+    path = Path(path)
+    if kind not in METRICS:
+        raise InputError(f'no kind of task "{kind}"{nearest(kind, METRICS)}')
+    main = main_metric or METRICS[kind][0]
+    task = Task(
+        name=path.stem,
+        title=path.name,
+        labels=tuple(labels),
+        text_fields=(),
+        label_field="",
+        train_file=str(path),
+        test_file=None if test is None else str(test),
+        label_rule="number" if kind == "regression" else "name",
+        metrics=METRICS[kind] if main in METRICS[kind] else (main, *METRICS[kind]),
+        main_metric=main,
+        reader=READER_OF.get(kind, ""),
+        encoding=encoding,
+        kind=kind,
+    )
+    if labels and kind not in ("classification", "tagging"):
+        raise InputError(f"{path}: names of labels are for classes and tags, and this is a task of kind {kind}")
+    if kind in READER_OF:
+        if text or label or text_b:
+            raise InputError(f"{path}: columns are named in tables, and a file of kind {kind} has a layout of its own")
+        task = replace(task, labels=tag_names(path, encoding) if kind == "tagging" and not labels else task.labels)
+    else:
+        task = _with_columns(task, path, text, label, text_b)
+    train, families, dropped = read(task, path)
+    warning = leakage.label_in_text(task, train)
+    tests = {}
+    if test is not None:
+        other = task if kind in READER_OF else replace(task, reader=readers.format_of(Path(test)))
+        tests["test"], _, left = read(other, Path(test), "test")
+        dropped = dict(Counter(dropped) + Counter(left))
+    splits = split(task, train, families, dropped, tests)
+    return replace(splits, warnings=(*splits.warnings, warning)) if warning else splits
+
+
+def _with_columns(task: Task, path: Path, text: str, label: str, text_b: str | None) -> Task:
+    """The task with its columns, its format and, for classes, its label names as the table has them."""
+    numbers = task.kind == "regression"
+    table = readers.read_table(path, readers.format_of(path), encoding=task.encoding)
+    text, label = columns.find(table, text, label, text_b, numbers=numbers)
+    fields = (text,) if text_b is None else (text, text_b)
+    task = replace(task, text_fields=fields, label_field=label, reader=readers.format_of(path))
+    if task.labels or numbers:
+        return task
+    names = {row[label].strip() for row in table.rows if row.get(label, "").strip()}
+    if len(names) > 50 and 2 * len(names) > len(table.rows):
+        raise InputError(
+            f'{path}: column "{label}" holds {len(names)} values in {len(table.rows)} rows: numbers or names of '
+            "rows, not classes (to predict a number, say that the kind is regression)"
+        )
+    whole = all(re.fullmatch(r"-?[0-9]+", name) for name in names)
+    return replace(task, labels=tuple(sorted(names, key=int) if whole else sorted(names)))

@@ -1,0 +1,47 @@
+"""The options that say which task: by name, with a folder where it is not fetched, or a file of one's own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eval import tasks
+from eval.tasks import Splits
+from zoo.checkpoints import load_config
+from zoo.errors import InputError
+from zoo.packages import CHECKPOINTS
+
+KNOWN = ", ".join(tasks.TASKS)
+
+
+def splits_of(settings: Mapping[str, Any]) -> Splits:
+    """The task of a command line.
+
+    Args:
+        settings: "task" (a name), perhaps with its "folder"; or "data" (a file) with its columns "text", "label",
+            "text_b" and its "test" file.
+
+    Raises:
+        InputError: both or none of them, and what `eval.tasks` refuses.
+    """
+    name, data = settings["task"], settings["data"]
+    if bool(name) == bool(data):
+        raise InputError(f"give one of --task NAME ({KNOWN}) and --data FILE" + (", not both" if name else ""))
+    if name:
+        return tasks.load(name, settings.get("folder") or None)
+    return tasks.from_file(data, settings["text"], settings["label"], text_b=settings["text_b"], test=settings["test"])
+
+
+def check_names(checkpoints: Sequence[str], names: Sequence[str | None]) -> None:
+    """Refuses a checkpoint or a task that there is not, in this order, before anything is fetched or read."""
+    for checkpoint in checkpoints:
+        if checkpoint not in CHECKPOINTS:
+            load_config(checkpoint)
+    for name in filter(None, names):
+        tasks.get(name)
+
+
+def columns_of(splits: Splits, *, told: bool) -> dict[str, str]:
+    """The columns that were read, for config.json; `told` prints them."""
+    text, label = splits.task.text_fields[0], splits.task.label_field
+    if told:
+        print(f'text in column "{text}", label in column "{label}"')
+    return {"text": text, "label": label}

@@ -1,0 +1,62 @@
+"""Multiple choice by likelihood: by hand on a bigram, and each measure by literal numbers."""
+
+import numpy as np
+import pytest
+
+from eval.likelihood_choice import ChoiceScores, score_options
+from tests.eval.table_model import LETTERS, Letters, bigram, log_softmax, random_table
+from zoo.errors import InputError
+
+LOG_P = log_softmax(random_table(8))
+
+
+def path(text, before="<s>"):
+    ids = [LETTERS.index(before), *Letters().encode(text)]
+    return sum(LOG_P[x, y] for x, y in zip(ids, ids[1:], strict=False))
+
+
+def test_by_hand_on_a_bigram(one):
+    contexts, options = ["c", "bb"], [["b", "cca", "ab"], ["a", "c"]]
+    found = score_options(*bigram(random_table(8)), Letters(), contexts, options, domain="", devices=one)
+    for context, texts, values, prior in zip(contexts, options, found.log_probs, found.prior, strict=True):
+        np.testing.assert_allclose(values, [path(" " + text, context[-1]) for text in texts], atol=1e-5)
+        np.testing.assert_allclose(prior, [path(" " + text) for text in texts], atol=1e-5)
+    assert [t.tolist() for t in found.tokens] == [[2, 4, 2], [2, 2]]
+    assert [b.tolist() for b in found.bytes] == [[1, 3, 2], [1, 1]] and found.lost == 0
+    assert (found.predictions("acc_pmi") == [np.argmax(v - p) for v, p in zip(found.log_probs, found.prior)]).all()
+
+
+def test_each_measure_may_choose_another_option():
+    found = ChoiceScores(
+        log_probs=(np.array([-4.0, -5.0, -6.0, -7.0]),),
+        tokens=(np.array([1, 2, 1, 1]),),
+        bytes=(np.array([1, 2, 4, 2]),),
+        prior=(np.array([-4.0, -5.0, -6.0, -9.0]),),
+        lost=0,
+    )
+    chosen = {name: int(found.predictions(name)[0]) for name in ("acc", "acc_per_token", "acc_norm", "acc_pmi")}
+    assert chosen == {"acc": 0, "acc_per_token": 1, "acc_norm": 2, "acc_pmi": 3}
+
+
+def test_accuracy_with_intervals():
+    values = tuple(np.array(v) for v in ([0.0, -1.0], [0.0, -1.0], [-1.0, 0.0], [0.0, -1.0, -2.0]))
+    ones = tuple(np.ones(len(v), int) for v in values)
+    found = ChoiceScores(values, ones, ones, None, 0)
+    interval = found.accuracy([0, 1, 1, 0])["acc"]
+    assert interval.mean == 0.75 and interval.n == 4
+    assert interval.half_width == pytest.approx(3.18244631 * 0.5 / 2, rel=1e-6)
+    assert set(found.accuracy([0, 1, 1, 2])) == {"acc", "acc_norm", "acc_per_token"}
+    with pytest.raises(InputError, match="question 0 has 2 options and label 2"):
+        found.accuracy([2, 1, 1, 0])
+    with pytest.raises(InputError, match="3 labels for 4 questions"):
+        found.accuracy([0, 1, 1])
+    with pytest.raises(InputError, match="pass domain"):
+        found.predictions("acc_pmi")
+
+
+def test_bad_input(one):
+    model = bigram(random_table(8))
+    with pytest.raises(InputError, match="question 1 has no option"):
+        score_options(*model, Letters(), ["a", "b"], [["c"], []])
+    with pytest.raises(InputError, match="1 contexts with 2 lists"):
+        score_options(*model, Letters(), ["a"], [["c"], ["b"]])

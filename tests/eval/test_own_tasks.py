@@ -1,0 +1,133 @@
+"""Files of one's own of every kind become splits that do not leak, and predictions files that others read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from eval import tasks
+from eval.choices import Choice
+from eval.examples import Example
+from eval.kinds import Evaluation
+from eval.kinds.spans import Answered
+from eval.own_tasks import load_choices, load_own, load_spans, load_tagged
+from eval.predictions import prediction_files
+from eval.squad import Answer, SpanExample
+from eval.tagged import TaggedExample
+from eval.task import Task
+from zoo import InputError
+
+
+def conll(path, sentences, gap="\n"):
+    path.write_text(gap.join("".join(f"{w}\tNN\t{t}\n" for w, t in sentence) for sentence in sentences))
+    return path
+
+
+def sentence(number, tag="I-place"):
+    return [(f"word{number}", "O"), (f"Town{number}", tag), (f"near{number}", "O")]
+
+
+def test_tagged_words_of_ones_own(tmp_path):
+    path = conll(tmp_path / "places.conll", [sentence(n) for n in range(40)] + [[("Bob", "B-name"), ("Ray", "I-name")]])
+    splits = load_tagged(path)
+    assert splits.task.kind == "tagging" and splits.task.name == "places"
+    assert splits.task.labels == ("O", "B-name", "I-name", "I-place")
+    assert splits.task.main_metric == "entity_f1"
+    every = [*splits.train, *splits.validation, *splits.test]
+    assert len(every) == 41 and len(splits.test) > 3
+    assert TaggedExample(("word0", "Town0", "near0"), (0, 3, 0)) in every
+    test = conll(tmp_path / "test.conll", [[("x", "I-other")], sentence(3)])
+    splits = load_tagged(path, test)
+    assert "I-other" in splits.task.labels and len(splits.test) == 2
+    assert splits.dropped["training texts that are in the test set"] == 1
+    few = tasks.subset(splits.train, 5, seed=0)
+    assert few == tasks.subset(splits.train, 9, seed=0)[:5]
+
+
+def test_parts_of_speech_have_no_entities(tmp_path):
+    splits = load_tagged(conll(tmp_path / "pos.txt", [[(f"w{n}", "NN"), ("runs", "VB")] for n in range(30)]))
+    assert splits.task.labels == ("NN", "VB") and splits.task.main_metric == "accuracy"
+    with pytest.raises(InputError, match='every word has the tag "NN"'):
+        load_tagged(conll(tmp_path / "one.txt", [[("a", "NN")]]))
+    (tmp_path / "bad.txt").write_text("a NN\nb\n")
+    with pytest.raises(InputError, match="line 2: a word and its tag are needed"):
+        load_tagged(tmp_path / "bad.txt")
+
+
+def squad(path, count, impossible=False, shift=0, words="context"):
+    data = []
+    for n in range(count):
+        context = f"{words} {n} holds treasure{n} somewhere"
+        answer = {"text": f"treasure{n}", "answer_start": context.index("treasure") + (shift if n == 0 else 0)}
+        asked = [{"id": f"{words}{n}-{k}", "question": f"what {k}?", "answers": [answer]} for k in range(2)]
+        if impossible:
+            asked[1] |= {"answers": [], "is_impossible": True}
+        data.append({"title": f"title {words} {n}", "paragraphs": [{"context": context, "qas": asked}]})
+    path.write_text(json.dumps({"version": "2.0" if impossible else "1.1", "data": data}))
+    return path
+
+
+def test_questions_on_one_text_stay_together(tmp_path):
+    splits = load_spans(squad(tmp_path / "train.json", 40, shift=3))
+    assert splits.task.kind == "spans" and splits.task.metrics == ("answer_f1", "exact_match")
+    sides = [{e.title for e in part} for part in (splits.train, splits.validation, splits.test)]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == 40
+    assert sum(len(part) for part in (splits.train, splits.validation, splits.test)) == 80
+    assert splits.warnings == ('2 answers do not stand at their "answer_start": no place is learnt from them',)
+    assert "warning: 2 answers" in splits.describe()
+
+
+def test_a_file_to_test_on(tmp_path):
+    train, dev = squad(tmp_path / "train.json", 40, True), squad(tmp_path / "dev.json", 5, True, words="paragraph")
+    splits = load_own(train, "spans", dev)
+    assert len(splits.test) == 10 and [e.id for e in splits.test[:2]] == ["paragraph0-0", "paragraph0-1"]
+    assert "no_answer_f1" in splits.task.metrics and splits.warnings == ()
+    contexts = [{e.context for e in part} for part in (splits.train, splits.validation)]
+    assert len(contexts[1]) > 0 and not contexts[0] & contexts[1]
+    with pytest.raises(InputError, match='holds no task of kind "span"; did you mean "spans"'):
+        load_own(train, "span")
+
+
+def test_choices_of_ones_own(tmp_path):
+    rows = [{"context": f"c {n}", "options": [f"a {n}", f"b {n}"], "label": n % 2} for n in range(40)]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    splits = load_choices(path)
+    assert splits.task.kind == "choice" and splits.task.main_metric == "accuracy" and splits.task.labels == ()
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 40
+    assert {e.label for e in tasks.subset(splits.train, 2, 0)} == {0, 1}
+
+
+def task(kind, labels=()):
+    return Task("own", "own", labels, ("text",), "y", "", kind=kind)
+
+
+def test_tags_are_written_as_conll_evaluates_them():
+    examples = [TaggedExample(("Bob", "sings"), (1, 0)), TaggedExample(("x",), (0,))]
+    found = Evaluation((), [np.array([1, 1]), np.array([0])], 0.0, {})
+    assert prediction_files(task("tagging", ("O", "B-n")), examples, found) == {
+        "predictions.conll": "Bob\tB-n\tB-n\nsings\tO\tB-n\n\nx\tO\tO\n"
+    }
+
+
+def test_answers_are_written_as_the_official_scripts_read_them():
+    said = [Answered("1", "Caf\u00e9", "Caf\u00e9", 0, 4, -2.0), Answered("2", "", "x", 0, 1, np.inf)]
+    examples = [SpanExample(a.id, "", "", "", (Answer("x", 0),)) for a in said]
+    files = prediction_files(task("spans"), examples, Evaluation((), said, 0.0, {}))
+    assert list(files) == ["predictions.json"] and "Caf\u00e9" in files["predictions.json"]
+    assert json.loads(files["predictions.json"]) == {"1": "Caf\u00e9", "2": ""}
+    examples[0] = SpanExample("1", "", "", "", (), True)
+    chances = json.loads(prediction_files(task("spans"), examples, Evaluation((), said, 0.0, {}))["na_prob.json"])
+    assert chances == {"1": pytest.approx(1 / (1 + np.e**2)), "2": 1.0}
+
+
+def test_classes_ratings_and_choices_are_rows():
+    two = np.log(np.array([[0.9, 0.1]], np.float32))
+    found = Evaluation(two, np.array([0]), 0.0, {})
+    rows = prediction_files(task("classification", ("no", "yes")), [Example("a\tb", "c\n", 1)], found)
+    assert rows == {"predictions.tsv": "label\tprediction\tprobability\ttext\nyes\tno\t0.9000\ta b c\n"}
+    rows = prediction_files(task("choice"), [Choice("c", ("x", "y"), 1)], found)["predictions.tsv"]
+    assert rows.splitlines()[1] == "1\t0\t0.9000\tc\ty\tx"
+    ratings = np.array([2.25], np.float32)
+    rows = prediction_files(task("regression"), [Example("a", None, 2.5)], Evaluation(ratings, ratings, 0.0, {}))
+    assert rows["predictions.tsv"].splitlines()[1] == "2.5\t2.2500\ta"
