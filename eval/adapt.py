@@ -79,8 +79,7 @@ def adapt(
         raise InputError('select "best" chooses among the steps of a training; way "probe" has none')
     started = time.perf_counter()
     encoded = train if isinstance(train, Encoded) else kind.encode(train, tokenizer, model.config, config.max_length)
-    if kind is CLASSIFICATION:
-        check_labels(encoded, num_labels)
+    check_labels(encoded, num_labels, kind)
     encoded = weighed(encoded, config, num_labels, kind)
     model, params = with_task_head(model, params, config, num_labels, label_names, kind)
     params, facts = probe.fit(model, params, encoded, kind, devices=devices)

@@ -1,4 +1,4 @@
-"""The tasks that are known by name: embedded ones, `eval.glue`'s and `eval.published_tasks`'; `eval.tasks` reads them."""
+"""The tasks known by name: embedded ones, those of `eval.glue` and `eval.published_tasks`. `eval.tasks` reads them."""
 
 from eval.glue import GLUE, SUPERGLUE
 from eval.published_tasks import PUBLISHED_TASKS
@@ -31,10 +31,10 @@ _SIZES = {
 }
 _REUTERS8 = ("acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade")
 _REUTERS52 = (
-    "acq alum bop carcass cocoa coffee copper cotton cpi cpu crude dlr earn fuel gas gnp gold grain heat housing income "
-    "instal-debt interest ipi iron-steel jet jobs lead lei livestock lumber meal-feed money-fx money-supply nat-gas "
-    "nickel orange pet-chem platinum potato reserves retail rubber ship strategic-metal sugar tea tin trade veg-oil wpi "
-    "zinc"
+    "acq alum bop carcass cocoa coffee copper cotton cpi cpu crude dlr earn fuel gas gnp gold grain heat housing "
+    "income instal-debt interest ipi iron-steel jet jobs lead lei livestock lumber meal-feed money-fx money-supply "
+    "nat-gas nickel orange pet-chem platinum potato reserves retail rubber ship strategic-metal sugar tea tin trade "
+    "veg-oil wpi zinc"
 )
 _NEWSGROUPS = (
     "alt.atheism comp.graphics comp.os.ms-windows.misc comp.sys.ibm.pc.hardware comp.sys.mac.hardware comp.windows.x "

@@ -35,8 +35,16 @@ def weighed(encoded: Encoded, config: FinetuneConfig, num_labels: int, kind: Kin
     return replace(encoded, label_weights=found)
 
 
-def check_labels(encoded: Encoded, num_labels: int) -> None:
-    """Raises InputError for labels beyond the classes, and for examples of one class only."""
+def check_labels(encoded: Encoded, num_labels: int, kind: Kind) -> None:
+    """Raises InputError for labels beyond the classes or tags, and for examples of one class only."""
+    if kind.name == "tagging":
+        highest = max((int(labels.max(initial=-1)) for labels in encoded.labels), default=-1)
+        if highest >= num_labels:
+            raise InputError(f"there is tag {highest}; {num_labels} tags are 0 to {num_labels - 1}")
+        if highest < 0:
+            raise InputError(f"{len(encoded)} sentences without a tag to learn")
+    if kind.name != "classification":
+        return
     present = sorted(set(encoded.labels.tolist()))
     if present[0] < 0 or present[-1] >= num_labels:
         raise InputError(f"labels are {present[0]} to {present[-1]}; {num_labels} classes are 0 to {num_labels - 1}")

@@ -14,6 +14,7 @@ import numpy as np
 
 from eval import compared_files, rescore, statistics
 from eval.compared_files import Answers, Side
+from eval.comparisons import ALPHA
 from eval.metrics import spoken_name
 from eval.report_tables import ends, p, signed
 from eval.screen import show_table
@@ -21,8 +22,8 @@ from eval.statistics import Interval, McNemar, PairedDifference
 from zoo.atomic_file import write_atomically
 from zoo.errors import InputError, nearest
 
-HEAD = ["task", "labels", "seeds", "A", "B", "A - B", "95 % over seeds", "p (t)", "p (Holm)", "95 % over test set"]
-HEAD += ["A alone right / B alone right, p (McNemar)"]
+HEAD = ["labels", "seeds", "A", "B", "A - B", "95 % over seeds", "p (t)", "p (Holm)", "95 % over test set"]
+HEAD += ["right: A alone / B alone", "p (McNemar)"]
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,11 @@ def require_same(a: Side, b: Side) -> None:
         for what, x, y in (
             ("kind", ours.kind, theirs.kind),
             ("main metric", ours.main_metric, theirs.main_metric),
-            ("labels", ", ".join(ours.labels), ", ".join(theirs.labels)),
+            ("set of labels", ", ".join(ours.labels), ", ".join(theirs.labels)),
             ("test set", f"{ours.size:,} examples", f"{theirs.size:,} examples"),
         ):
             if x != y:
-                raise InputError(f"{name}: the {what} differs: {x} in {a.path}, {y} in {b.path}")
+                raise InputError(f"{name}: another {what} on either side: {x} in {a.path}, {y} in {b.path}")
         if ours.digest != theirs.digest:
             first = next((i for i, (x, y) in enumerate(zip(ours.texts, theirs.texts, strict=False)) if x != y), None)
             where = "" if first is None else f", the first that differs is example {first + 1}"
@@ -155,21 +156,23 @@ def rows_of(a: Side, b: Side, row_a: str = "", row_b: str = "") -> list[tuple[st
 
 def show(pairs: Sequence[Pair], notes: Sequence[str], a: Side, b: Side) -> None:
     """Prints the table."""
-    for rows in dict.fromkeys((pair.row_a, pair.row_b) for pair in pairs):
-        own = [pair for pair in pairs if (pair.row_a, pair.row_b) == rows]
-        title = f"A: {rows[0]} ({a.path})\nB: {rows[1]} ({b.path})"
+    for place in dict.fromkeys((pair.task, pair.row_a, pair.row_b) for pair in pairs):
+        own = [pair for pair in pairs if (pair.task, pair.row_a, pair.row_b) == place]
+        metric = spoken_name(own[0].metric)
+        title = f"{place[0]}, {metric}\nA: {place[1]} ({a.path})\nB: {place[2]} ({b.path})"
         show_table(title, HEAD, [_words(pair) for pair in own])
     for note in [*notes, *_rules(pairs)]:
         print(note)
 
 
 def _words(pair: Pair) -> list[str]:
-    d = pair.difference
-    tests = "; ".join(f"{m.only_a} / {m.only_b}, {p(m.p)}" for m in pair.mcnemar)
-    budget = [f"{pair.labels:,}", ", ".join(map(str, pair.seeds))] if pair.labels else ["", ""]
-    where = [f"{pair.task}: {spoken_name(pair.metric)}", *budget]
+    d, tests = pair.difference, pair.mcnemar
+    budget = [f"{pair.labels:,}", str(len(pair.seeds))] if pair.labels else ["", ""]
     numbers = [f"{pair.mean_a:.3f}", f"{pair.mean_b:.3f}", signed(d.interval.mean), ends(d.interval), p(d.p_t)]
-    return [*where, *numbers, p(pair.p_holm), ends(pair.test_interval), tests]
+    alone = f"{sum(m.only_a for m in tests)} / {sum(m.only_b for m in tests)}" if tests else ""
+    by_seed = f"below {ALPHA:g} in {sum(m.p < ALPHA for m in tests)} of {len(tests)}"
+    exact = "" if not tests else p(tests[0].p) if len(tests) == 1 else by_seed
+    return [*budget, *numbers, p(pair.p_holm), ends(pair.test_interval), alone, exact]
 
 
 def _rules(pairs: Sequence[Pair]) -> list[str]:

@@ -8,19 +8,18 @@ from typing import Annotated, Any
 import tyro
 
 from eval import fewshot as prompting
-from eval import tasks
 from eval.fewshot import Prompted, Summary
 from eval.language_commands import named, open_network
 from eval.prompts import Template, make_template
 from eval.screen import progress, show_json, show_table
 from eval.statistics import Interval
+from eval.task_options import KNOWN, splits_of
 from eval.tasks import Splits
 from eval.trial import limited
 from train.cli import keep_compiled
 from train.progress import clock
 from zoo.errors import InputError
 
-KNOWN = ", ".join(tasks.TASKS)
 TaskName = Annotated[str, tyro.conf.arg(help=f"a task by name: {KNOWN}.")]
 
 
@@ -28,6 +27,7 @@ def fewshot(
     checkpoint: str,
     /,
     task: TaskName = "",
+    folder: Path | None = None,
     data: Path | None = None,
     text: str = "",
     label: str = "",
@@ -53,6 +53,7 @@ def fewshot(
     Args:
         checkpoint: a folder, a run folder, or an embedded checkpoint's name.
         task: a task by name.
+        folder: where the task's published files are, for tasks that are not fetched.
         data: in place of a task: a .tsv, .csv or .jsonl file with one labelled text a row.
         text: the column of the text in --data; not needed where only one can be it.
         label: the column of the label in --data; not needed where only one can be it.
@@ -82,7 +83,8 @@ def fewshot(
             raise InputError(f"{name} is {value}; it must be 1 or more")
     if len(named(checkpoint)) > 1:
         raise InputError("few-shot prompting takes one checkpoint")
-    splits = limited(_splits(task, data, text, label, text_b, test), test_limit)
+    given = {"task": task, "folder": folder, "data": data, "text": text, "label": label, "text_b": text_b, "test": test}
+    splits = limited(splits_of(given), test_limit)
     form = make_template(splits.task, _unescaped(template), _words(verbaliser), _unescaped(intro))
     if max(counts) > len(splits.train):
         raise InputError(f"shots {max(counts)} exceed the {len(splits.train):,} training examples")
@@ -195,14 +197,6 @@ def _as_json(
 
 def _ends(interval: Interval) -> str:
     return "-" if interval.low is None else f"{interval.low:.3f} to {interval.high:.3f}"
-
-
-def _splits(
-    task: str, data: Path | None, text: str, label: str, text_b: str | None, test: Path | None
-) -> Splits:
-    if bool(task) == (data is not None):
-        raise InputError(f"give one of --task NAME ({KNOWN}) and --data FILE" + (", not both" if task else ""))
-    return tasks.load(task) if task else tasks.from_file(data, text, label, text_b=text_b, test=test)
 
 
 def _shots(words: str) -> list[int]:

@@ -143,8 +143,7 @@ def finetune(
         raise InputError('way "probe" is a closed form, without steps: use eval.adapt.adapt')
     started = time.perf_counter()
     encoded = train if isinstance(train, Encoded) else kind.encode(train, tokenizer, model.config, config.max_length)
-    if kind is CLASSIFICATION:
-        check_labels(encoded, num_labels)
+    check_labels(encoded, num_labels, kind)
     encoded = weighed(encoded, config, num_labels, kind)
     model, params = with_task_head(model, params, config, num_labels, label_names, kind)
     if validation is not None and not isinstance(validation, Encoded) and config.select == "best":
@@ -218,6 +217,7 @@ def with_task_head(
     changes |= {"pooling": pooling, "pooler": model.config.pooler and pooling == "cls" and kind.head == "classifier"}
     if config.way == "probe":  # a probe is one linear map, with a bias, whatever the family's own classifier
         changes |= {"classifier_hidden": "none", "classifier_norm": False, "classifier_bias": True}
+    params = {name: tree for name, tree in params.items() if name != kind.head}  # of another task, maybe of as many labels
     if config.dropout is not None:
         changes |= dict.fromkeys(("dropout", "embed_dropout", "attention_dropout", "head_dropout"), config.dropout)
     return with_head(model, params, key=jax.random.fold_in(jax.random.key(config.seed), HEAD_KEY), **changes)

@@ -11,10 +11,10 @@ and the validation set is a tenth of the training set. Labels go by name: entail
 - A few training rows of older downloads are torn by a line break; they are left out and counted.
 - MNLI has two development sets and two test sets, of the training texts' genres (matched) and of others (mismatched);
   AX, the diagnostic set, is answered by a model of MNLI.
-- WiC asks whether a word means the same in two sentences. It stands before the first sentence and between stars in both,
-  so that a model of texts alone can read where it is ("pool: the * pool * was open").
+- WiC asks whether a word means the same in two sentences. It stands before the first sentence and between stars in
+  both, so that a model of texts alone can read where it is ("pool: the * pool * was open").
 
-References: Wang et al. 2018, GLUE, arXiv 1804.07461; Wang et al. 2019, SuperGLUE, arXiv 1905.00537; of the tasks, below.
+References: Wang et al. 2018, GLUE, arXiv 1804.07461; Wang et al. 2019, SuperGLUE, arXiv 1905.00537; each task's below.
 """
 
 from typing import Any

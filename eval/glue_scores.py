@@ -1,12 +1,12 @@
 """GLUE's averages, and published development-set figures to print beside ours.
 
-    table = GlueTable.of({"cola": {"matthews": 0.56, "accuracy": 0.83}, "mnli": {"matched": {...}, "mismatched": {...}}})
+    table = GlueTable.of({"cola": {"matthews": 0.56}, "mnli": {"matched": {"accuracy": 0.84}, "mismatched": {...}}})
     print(table.text())
 
 A task with two metrics counts as their mean. WNLI is left out of every average, as is usual: its development set holds
 sentences of the training set with the label turned, so that a model which learns scores below chance (question 12 of
-gluebenchmark.com/faq). AX has no development set. Two averages are in use, and both are given: MNLI once, as the mean of matched and mismatched, over 8
-numbers, and MNLI twice, over 9.
+gluebenchmark.com/faq). AX has no development set. Two averages are in use, and both are given: MNLI once, as the mean
+of matched and mismatched, over 8 numbers, and MNLI twice, over 9.
 """
 
 from collections.abc import Mapping
@@ -164,14 +164,14 @@ class GlueTable:
             rows.append([task.name, metric, *(_shown(figures.get(task.name)) for figures in columns)])
         tables = [self, *(GlueTable(row.figures) for row in PUBLISHED)]
         for label, twice in (("MNLI once", False), ("MNLI twice", True)):
-            means = ["-" if t.missing() or not t._whole(twice) else f"{t.average(mnli_twice=twice):.1f}" for t in tables]
+            means = [f"{t.average(mnli_twice=twice):.1f}" if t._whole(twice) else "-" for t in tables]
             rows.append(["average", f"{label}, no WNLI", *means])
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         notes = [f"- {row.model}: {row.source}; {row.note}." for row in PUBLISHED]
         return "\n".join([*lines, "", "Development sets, in percent. Published figures:", "", *notes]) + "\n"
 
     def _whole(self, twice: bool) -> bool:
-        return len(self.figures["mnli"]) == 2 or not twice
+        return not self.missing() and not (twice and len(self.figures["mnli"]) < 2)
 
 
 def _value(where: str, found: Mapping, name: str):

@@ -58,10 +58,11 @@ def harness(
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    manager = TaskManager(include_path=None if include is None else str(include))
-    known = set(manager.all_tasks)
-    for name in names:
-        if not name.endswith((".yaml", ".yml")) and name not in known and "*" not in name:
+    called = [name for name in names if not name.endswith((".yaml", ".yml"))]
+    # The harness's own thousands of files are read only where a name may be one of theirs.
+    manager = TaskManager(include_path=None if include is None else str(include), include_defaults=bool(called))
+    for name in called:
+        if "*" not in name and name not in manager.all_tasks:
             raise InputError(f'the harness has no task "{name}"; name one of its tasks, or a YAML file')
     with progress(checkpoint) as watch:
         found = lm_eval.simple_evaluate(
@@ -72,6 +73,7 @@ def harness(
             apply_chat_template=chat,
             task_manager=manager,
             log_samples=False,
+            bootstrap_iters=1000,
             random_seed=seed,
             numpy_random_seed=seed,
             torch_random_seed=None,

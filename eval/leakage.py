@@ -26,8 +26,8 @@ MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.
 def near_copies(train: Sequence[str], test: Sequence[str]) -> int | None:
     """How many test texts a training text nearly repeats: half or more of their 3-word runs are the same.
 
-    The measure is that of `eval.splits.group_keys` (Jaccard index of the sets of 3-word shingles). Texts that share only
-    runs which more than 200 test texts hold are not compared.
+    The measure is that of `eval.splits.group_keys` (Jaccard index of the sets of 3-word shingles). Texts that share
+    only runs which more than 200 test texts hold are not compared.
 
     Args:
         train, test: texts after `eval.splits.normalise`.

@@ -3,32 +3,30 @@
 | kind | file |
 |---|---|
 | classification, regression | .tsv, .csv, .jsonl: a text and its label (a number) in columns |
-| tagging | a word and its tag a line, blank lines between sentences (`eval.tagged`) |
-| spans | SQuAD's JSON (`eval.squad`) |
-| choice | SWAG's .csv, HellaSwag's or ARC's .jsonl, or context, options and label (`eval.choices`) |
+| tagging, spans, choice | files of a layout of their own: `eval.own_tasks` |
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from eval import columns, leakage, readers
-from eval.examples import Splits
-from eval.reading import read, split
-from eval.tagged import tag_names
+from eval.examples import Splits, text_of
+from eval.metrics import METRICS as COUNT_METRICS
+from eval.rating_metrics import RATING_METRICS
+from eval.reading import split
+from eval.rows import read_examples
+from eval.splits import normalise
 from eval.task import Task
 from zoo.errors import InputError, nearest
 
 METRICS = {
     "classification": ("accuracy", "macro_f1"),
     "regression": ("pearson", "spearman", "mean_absolute_error"),
-    "tagging": ("entity_f1", "entity_precision", "entity_recall"),
-    "spans": ("answer_f1", "exact_match"),
-    "choice": ("accuracy",),
 }
-READER_OF = {"tagging": "conll", "spans": "squad", "choice": "choices"}
+LAID_OUT = ("tagging", "spans", "choice")
 
 
 def from_file(
@@ -53,7 +51,7 @@ def from_file(
             alphabetical order otherwise.
         test: a file of the same columns as the test set; None holds out a quarter of `path`.
         kind: what is predicted: one of the table above.
-        main_metric: what reports compare; "" takes the first of `METRICS`.
+        main_metric: what reports compare; "" takes accuracy, or Pearson's correlation for numbers.
         encoding: of the files.
 
     Returns:
@@ -63,9 +61,20 @@ def from_file(
         InputError: what `load` refuses; a text column that is the label's; texts that are their own labels.
     """
     path = Path(path)
-    if kind not in METRICS:
-        raise InputError(f'no kind of task "{kind}"{nearest(kind, METRICS)}')
+    if kind not in (*METRICS, *LAID_OUT):
+        raise InputError(f'no kind of task "{kind}"{nearest(kind, (*METRICS, *LAID_OUT))}')
+    if labels and kind != "classification":
+        raise InputError(f"{path}: names of labels are for classes, and this is a task of kind {kind}")
+    if kind in LAID_OUT:
+        if text or label or text_b:
+            raise InputError(f"{path}: columns are named in tables, and a file of kind {kind} has a layout of its own")
+        from eval.own_tasks import load_own  # which reads through this module
+
+        return load_own(path, kind, test)
     main = main_metric or METRICS[kind][0]
+    known = RATING_METRICS if kind == "regression" else COUNT_METRICS
+    if main not in known:
+        raise InputError(f'no metric "{main}" of {kind}{nearest(main, known)}')
     task = Task(
         name=path.stem,
         title=path.name,
@@ -77,27 +86,37 @@ def from_file(
         label_rule="number" if kind == "regression" else "name",
         metrics=METRICS[kind] if main in METRICS[kind] else (main, *METRICS[kind]),
         main_metric=main,
-        reader=READER_OF.get(kind, ""),
         encoding=encoding,
         kind=kind,
     )
-    if labels and kind not in ("classification", "tagging"):
-        raise InputError(f"{path}: names of labels are for classes and tags, and this is a task of kind {kind}")
-    if kind in READER_OF:
-        if text or label or text_b:
-            raise InputError(f"{path}: columns are named in tables, and a file of kind {kind} has a layout of its own")
-        task = replace(task, labels=tag_names(path, encoding) if kind == "tagging" and not labels else task.labels)
-    else:
-        task = _with_columns(task, path, text, label, text_b)
-    train, families, dropped = read(task, path)
+    task = _with_columns(task, path, text, label, text_b)
+    if main == "f1" and task.num_labels != 2:
+        raise InputError(f"{path}: f1 is of the second of two classes, and these are {task.num_labels}; take macro_f1")
+    train, families, dropped = read_examples(task, path)
     warning = leakage.label_in_text(task, train)
     tests = {}
     if test is not None:
-        other = task if kind in READER_OF else replace(task, reader=readers.format_of(Path(test)))
-        tests["test"], _, left = read(other, Path(test), "test")
+        other = replace(task, reader=readers.format_of(Path(test)))
+        tests["test"], _, left = read_examples(other, Path(test), "test")
         dropped = dict(Counter(dropped) + Counter(left))
     splits = split(task, train, families, dropped, tests)
-    return replace(splits, warnings=(*splits.warnings, warning)) if warning else splits
+    return replace(splits, warnings=tuple(filter(None, [warning, *_doubts(splits)])))
+
+
+def _doubts(splits: Splits) -> list[str]:
+    """Lines about texts that stand with two labels, and about classes that cannot be learnt."""
+    if splits.task.kind != "classification":
+        return []
+    labels: dict[str, set[int | float]] = defaultdict(set)
+    for example in (*splits.train, *splits.validation, *splits.test):
+        labels[normalise(text_of(example))].add(example.label)
+    torn = sum(len(found) > 1 for found in labels.values())
+    learnt = {example.label for example in splits.train}
+    unlearnt = [name for i, name in enumerate(splits.task.labels) if i not in learnt]
+    return [
+        f"texts that stand in the file with more than one label: {torn:,}" if torn else "",
+        f"no training text has the label {', '.join(unlearnt)}" if unlearnt else "",
+    ]
 
 
 def _with_columns(task: Task, path: Path, text: str, label: str, text_b: str | None) -> Task:

@@ -1,7 +1,7 @@
 """Prediction that drops no example: outputs of all, in order, the same whatever the batch size and the devices."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -94,6 +94,7 @@ def evaluate(
     batch_size: int = 64,
     kind: Kind = CLASSIFICATION,
     label_names: Sequence[str] = (),
+    settled: Mapping[str, Any] | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Evaluation:
     """Predicts encoded examples and scores the predictions against their labels.
@@ -102,9 +103,10 @@ def evaluate(
         model, params, encoded, batch_size, kind, devices: see `predict`.
         names: metrics of the kind.
         label_names: of the task, where the metric reads them (the entities of tagging); () for the model's own.
+        settled: what `kind.settle` chose on validation examples.
     """
     outputs = predict_encoded(model, params, encoded, batch_size=batch_size, kind=kind, devices=devices)
-    return kind.score(encoded, outputs, names, tuple(label_names) or model.config.label_names)
+    return kind.score(encoded, outputs, names, tuple(label_names) or model.config.label_names, **(settled or {}))
 
 
 def data_parallel(devices: Sequence[jax.Device] | None = None) -> Driver:

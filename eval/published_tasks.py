@@ -32,7 +32,9 @@ def _squad(name: str, version: str, sizes: tuple[int, int], metrics: tuple[str, 
     )
 
 
-def _choice(name: str, title: str, files: tuple[str, str], test_name: str, sizes: tuple[int, int], **facts: str) -> Task:
+def _choice(
+    name: str, title: str, files: tuple[str, str], test_name: str, sizes: tuple[int, int], **facts: str
+) -> Task:
     return Task(
         name=name,
         title=title,

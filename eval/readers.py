@@ -12,8 +12,9 @@
 
 import csv
 import io
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,13 @@ def format_of(path: Path) -> str:
 
 
 def read_table(
-    path: Path, format: str, *, columns: Iterable[str] = (), encoding: str = "utf-8", skip_torn: bool = False
+    path: Path,
+    format: str,
+    *,
+    columns: Iterable[str] = (),
+    encoding: str = "utf-8",
+    skip_torn: bool = False,
+    keep: Container[str] | None = None,
 ) -> Table:
     """Reads a whole file.
 
@@ -70,6 +77,7 @@ def read_table(
         encoding: of the bytes; a byte-order mark is dropped.
         skip_torn: of tab-separated files, leave out up to 10 rows, or one in a hundred, that have too few or too many
             fields (a tab or a line break inside a text); otherwise such a row is refused.
+        keep: columns that rows need to have; None for all. (MNLI's parses are most of its file.)
 
     Returns:
         The rows; blank lines are no rows.
@@ -83,18 +91,18 @@ def read_table(
     if format == "jsonl":
         return _json_lines(path, text)
     if format == "csv":
-        return _from_lists(path, None, _csv_rows(path, text))
+        return _from_lists(path, None, _csv_rows(path, text), keep=keep)
     header_lines = {"tsv": 1, "tsv-bare": 0, "orange": 3}
     if format not in header_lines:
         raise InputError(f'unknown format "{format}"{nearest(format, [*header_lines, "mrpc", "csv", "jsonl"])}')
-    lists = [(number, line.split("\t")) for number, line in _numbered_lines(text)]
+    lists = ((number, line.split("\t")) for number, line in _numbered_lines(text))
     if format == "orange":
-        names = [fields for number, fields in lists if number == 1]
-        flags = [fields for number, fields in lists if number == 3] or [[]]
-        if not names or (any(flags[0]) and len(flags[0]) != len(names[0])):
+        head = dict(itertools.islice(lists, 3))
+        names, flags = head.get(1), head.get(3, [])
+        if not names or (any(flags) and len(flags) != len(names)):
             raise InputError(f"{path}: not an Orange table: it starts with three lines of names, types and flags")
-        return _from_lists(path, names[0], [(number, fields) for number, fields in lists if number > 3], skip_torn)
-    return _from_lists(path, list(columns) if format == "tsv-bare" else None, lists, skip_torn)
+        return _from_lists(path, names, lists, skip_torn, keep)
+    return _from_lists(path, list(columns) if format == "tsv-bare" else None, lists, skip_torn, keep)
 
 
 def read_mrpc(path: Path, *, encoding: str = "utf-8", skip_torn: bool = False) -> Table:
@@ -175,26 +183,36 @@ def _csv_rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
 
 
 def _from_lists(
-    path: Path, columns: list[str] | None, lists: list[tuple[int, list[str]]], skip_torn: bool = False
+    path: Path,
+    columns: list[str] | None,
+    lists: Iterable[tuple[int, list[str]]],
+    skip_torn: bool = False,
+    keep: Container[str] | None = None,
 ) -> Table:
+    lists = iter(lists)
     if columns is None:
-        columns, lists = [name.strip() for name in lists[0][1]], lists[1:]
+        columns = [name.strip() for name in next(lists)[1]]
     repeated = next((name for name in columns if columns.count(name) > 1), None)
     if repeated is not None:
         raise InputError(f'{path}: two columns are named "{repeated}"')
-    if not lists:
+    places = [(i, name) for i, name in enumerate(columns) if keep is None or name in keep]
+    lines, rows, torn = [], [], []
+    for number, fields in lists:
+        if len(fields) != len(columns):
+            torn.append((number, len(fields)))
+            continue
+        lines.append(number)
+        rows.append({name: fields[i] for i, name in places})
+    total = len(rows) + len(torn)
+    if not total:
         raise InputError(f"{path}: a header but no rows")
-    torn = [(number, len(fields)) for number, fields in lists if len(fields) != len(columns)]
-    if len(torn) > (max(MOST_TORN, MOST_TORN_SHARE * len(lists)) if skip_torn else 0):
-        many = f" ({len(torn):,} of {len(lists):,} rows are so)" if skip_torn else ""
+    if len(torn) > (max(MOST_TORN, MOST_TORN_SHARE * total) if skip_torn else 0):
+        many = f" ({len(torn):,} of {total:,} rows are so)" if skip_torn else ""
         raise InputError(
             f"{path}: line {torn[0][0]}: {torn[0][1]} fields where {len(columns)} are needed "
             f"({', '.join(columns)}){many}"
         )
-    if torn:
-        lists = [(number, fields) for number, fields in lists if len(fields) == len(columns)]
-    rows = tuple(dict(zip(columns, fields, strict=True)) for _, fields in lists)
-    return Table(path, tuple(columns), tuple(number for number, _ in lists), rows, tuple(number for number, _ in torn))
+    return Table(path, tuple(columns), tuple(lines), tuple(rows), tuple(number for number, _ in torn))
 
 
 def _json_lines(path: Path, text: str) -> Table:

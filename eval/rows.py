@@ -30,11 +30,16 @@ def read_examples(
         InputError: a missing file or column, an unknown label, a rating out of range, no example at all.
     """
     whole = bool(task.benchmark) and part == "test"
-    table = readers.read_table(
-        path, task.reader, columns=task.columns, encoding=task.encoding, skip_torn=bool(task.benchmark) and not whole
-    )
     needed = [*task.text_fields, *(name for pair in task.spans for name in pair), task.label_field]
     needed += [task.mark_field] if task.mark_field else []
+    table = readers.read_table(
+        path,
+        task.reader,
+        columns=task.columns,
+        encoding=task.encoding,
+        skip_torn=bool(task.benchmark) and not whole,
+        keep={*needed, task.family_field},
+    )
     for column in needed:
         table.require(column)
     examples, families, dropped = [], [], Counter()
@@ -98,7 +103,9 @@ def _marked(text: str, row: dict[str, str], pair: tuple[str, str], where: str) -
     except (KeyError, ValueError):
         raise InputError(f"{where}: whole numbers are needed in {pair[0]} and {pair[1]}") from None
     if not 0 <= start < end <= len(text):
-        raise InputError(f"{where}: {pair[0]} {start} to {pair[1]} {end} is no part of a text of {len(text)} characters")
+        raise InputError(
+            f"{where}: {pair[0]} {start} to {pair[1]} {end} is no part of a text of {len(text)} characters"
+        )
     return f"{text[:start]}* {text[start:end]} *{text[end:]}"
 
 

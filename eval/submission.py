@@ -182,4 +182,3 @@ def _settings(run: str) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError):
         return {}
     return found if isinstance(found, dict) else {}
-

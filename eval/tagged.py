@@ -77,9 +77,3 @@ def _word_and_tag(line: str, path: Path, number: int) -> tuple[str, str]:
     if len(fields) < 2 or not fields[0] or not fields[-1]:
         raise InputError(f"{path}: line {number}: a word and its tag are needed, with a tab between")
     return fields[0], fields[-1]
-
-
-def tag_names(path: Path, encoding: str = "utf-8") -> tuple[str, ...]:
-    """The tags of a file: O first, then by type, B- before I-."""
-    names = {line.split()[-1] for line in read_text(path, encoding).split("\n") if len(line.split()) > 1}
-    return tuple(sorted(names, key=lambda name: (name != "O", name.partition("-")[2], name)))

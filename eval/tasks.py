@@ -28,7 +28,7 @@ from eval.examples import Example, Splits, key_of
 from eval.own_file import from_file
 from eval.reading import READERS, read, split
 from eval.task import Task
-from zoo.errors import InputError
+from zoo.errors import InputError, nearest
 
 __all__ = ["READERS", "TASKS", "Example", "Splits", "Task", "from_file", "get", "load", "locate", "subset", "texts"]
 
@@ -54,6 +54,7 @@ def load(task: str | Task, folder: str | Path | None = None) -> Splits:
         from train.data import sources  # reached only when nothing is given
 
         folder = sources.fetch(task.source)
+    _require_beside(folder, task.train_file)
     train, families, dropped = read(task, locate(folder, task.train_file))
     tests = {}
     for name, file in ((task.test_name, task.test_file), *task.extra_tests):
@@ -67,6 +68,17 @@ def locate(folder: str | Path, file: str) -> Path:
     """Where a task's file is: below the folder of all tasks, or in the folder of this one ("glue_data/CoLA")."""
     path, beside = Path(folder) / file, Path(folder) / Path(file).name
     return beside if beside.exists() and not path.exists() else path
+
+
+def _require_beside(folder: str | Path, file: str) -> None:
+    """Refuses a folder in which the folder of a task's file is missing, with the nearest of those that are there."""
+    path = locate(folder, file)
+    if path.parent.exists():
+        return
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder}: no such folder")
+    there = sorted(entry.name for entry in Path(folder).iterdir() if entry.is_dir())
+    raise InputError(f'{folder}: no folder "{path.parent.name}" in it{nearest(path.parent.name, there)}')
 
 
 def texts(task: str | Task | Splits, folder: str | Path | None = None) -> tuple[str, ...]:

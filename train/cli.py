@@ -207,6 +207,8 @@ def resolve(given: Pretrain) -> RunConfig:
     options = {name: value for name, value in options.items() if value is not None}
     if options.get("data"):
         options["data"] = os.path.abspath(options["data"])
+    if options.get("watch"):
+        options["watch"] = os.path.abspath(options["watch"])
     if given.model and not given.recipe and base is None:
         options.setdefault("objective", _usual_objective(preset))
     train = train.replace(**options)
@@ -241,7 +243,11 @@ def model_fields(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def keep_compiled() -> None:
-    """Lets a second run find its programs compiled, in the cache folder, unless JAX was told otherwise."""
+    """Lets a second run find its programs compiled, in the cache folder, unless JAX was told otherwise; and a step its
+    memory (train.allocator)."""
+    from train.allocator import keep_freed_memory
+
+    keep_freed_memory()
     import jax
 
     from zoo.packages import cache_folder

@@ -16,8 +16,8 @@ from zoo.errors import InputError, nearest
 # Fields that may differ when a run folder is continued: they change no drawn number. (What `data` holds is checked by
 # its own hash, wherever it lies.)
 FREE_FIELDS = (
-    "data", "driver", "mesh", "log_every", "eval_every", "checkpoint_every", "keep_last", "keep_best", "keep_every",
-    "tensorboard",
+    "data", "watch", "driver", "mesh", "log_every", "eval_every", "checkpoint_every", "keep_last", "keep_best",
+    "keep_every", "tensorboard",
 )  # fmt: skip
 
 
@@ -28,6 +28,8 @@ class TrainConfig:
     Attributes:
         objective: "next_token" for causal models, "masked_lm" for bidirectional ones.
         data: folder of token shards, as `python -m train prepare` makes it.
+        watch: folder of shards of other text, of the same tokenizer, whose validation loss is logged beside from before
+            the first update on: general text, say, while a domain is learnt.
         start_from: checkpoint, run folder or embedded checkpoint whose parameters the run begins with; empty: fresh
             ones.
         steps: updates of the parameters, T.
@@ -67,6 +69,7 @@ class TrainConfig:
 
     objective: Literal["next_token", "masked_lm"] = "next_token"
     data: str = ""
+    watch: str = ""
     start_from: str = ""
     steps: int = 1000
     batch_size: int = 32

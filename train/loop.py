@@ -17,7 +17,7 @@ import numpy as np
 
 import zoo
 from train.checkpoint import Checkpoints
-from train.config import RunConfig
+from train.config import RunConfig, TrainConfig
 from train.data.pipeline import Batches, open_batches
 from train.data.shards import Shards, open_shards
 from train.ledger import Ledger
@@ -48,13 +48,14 @@ class RunResult:
     Attributes:
         folder: the run folder.
         step: updates done.
-        train, valid: the last logged line of each split; empty where there is none.
+        train, valid, watch: the last logged line of each split; empty where there is none.
     """
 
     folder: Path
     step: int
     train: dict[str, Any]
     valid: dict[str, Any]
+    watch: dict[str, Any]
 
 
 class Diverged(InputError):
@@ -87,6 +88,7 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
     objective = make_objective(train, model, tokenizer, driver.row_shards)
     optimizer = make_optimizer(train)
     batches, valid = open_splits(config, shards, tokenizer)
+    watched = open_watched(config, tokenizer)
     step_fn = driver.compile(make_train_step(model, objective, optimizer, train))
     eval_step = driver.compile_eval(make_eval_step(model, objective, train.seed))
 
@@ -143,7 +145,22 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
             about |= {"step": done, "ledger": ledger.plain(), "jax": jax.__version__}
             checkpoints.save(state, about, tokenizer.files(), valid_loss)
 
+        def look() -> float | None:
+            """Evaluates on the valid split and on the watched text; gives the loss of the first."""
+            found = None
+            for split, rows in (("valid", valid), ("watch", watched)):
+                if len(rows):
+                    values = evaluate(eval_step, state.params, driver, rows)
+                    log.write(done, split, values | {"tokens": ledger.tokens})
+                    shown = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+                    title = "validation" if split == "valid" else "watched text"
+                    display.say(f"step {done:,}: {title} {shown}")
+                    found = values["loss"] if split == "valid" else found
+            return found
+
         # ---- Steps --------------------------------------------------------------------------------------------------
+        if train.watch and not done:
+            look()
         feed = batches.iterate(done, last - done) if done < last else iter(())
         try:
             upcoming = driver.put(next(feed)) if done < last else None
@@ -158,13 +175,7 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
                 if evaluates or saves:
                     catch_up(0)  # no checkpoint of a step that is not known to be finite
                     ledger.pause()
-                    valid_loss = None
-                    if evaluates and len(valid):
-                        values = evaluate(eval_step, state.params, driver, valid)
-                        valid_loss = values["loss"]
-                        log.write(done, "valid", values | {"tokens": ledger.tokens})
-                        shown = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-                        display.say(f"step {done:,}: validation {shown}")
+                    valid_loss = look() if evaluates else None
                     if saves:
                         save()
                         saved_at = done
@@ -189,7 +200,8 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
         if first:
             plot_loss(place.path)
         lines = read(place.metrics)
-        final = {split: next((x for x in reversed(lines) if x["split"] == split), {}) for split in ("train", "valid")}
+        splits = ("train", "valid", "watch")
+        final = {split: next((x for x in reversed(lines) if x["split"] == split), {}) for split in splits}
         return RunResult(place.path, done, **final)
 
 
@@ -200,12 +212,18 @@ def is_first_process() -> bool:
 
 def open_splits(config: RunConfig, shards: Shards, tokenizer: zoo.Tokenizer) -> tuple[Batches, Batches]:
     """Batches of the train and of the valid split, in the rows that the objective reads."""
-    train = config.train
-    style = "gpt" if train.objective == "next_token" else "pairs" if train.next_sentence else "bert"
-    common = {"style": style, "row_length": train.row_length, "batch_size": train.batch_size, "seed": train.seed}
-    common |= {"process_index": jax.process_index(), "process_count": jax.process_count()}
-    opened = [open_batches(shards, tokenizer, split=split, **common) for split in ("train", "valid")]
+    opened = [open_batches(shards, tokenizer, split=split, **_rows(config.train)) for split in ("train", "valid")]
     return opened[0], opened[1]
+
+
+def open_watched(config: RunConfig, tokenizer: zoo.Tokenizer) -> Batches | tuple[()]:
+    """Batches of the text to watch, its valid split; () where there is none to watch."""
+    if not config.train.watch:
+        return ()
+    shards = open_shards(config.train.watch)
+    if not len(shards.valid):
+        raise InputError(f"the shards to watch, {shards.folder}, hold no validation documents")
+    return open_batches(shards, tokenizer, split="valid", **_rows(config.train))
 
 
 def evaluate(eval_step: Any, params: Any, driver: Driver, batches: Batches) -> dict[str, float]:
@@ -255,6 +273,13 @@ def diverged_line(step: int, metrics: dict[str, Any], batches: Batches, checkpoi
         f"its rows are {_short(rows.tolist())} of documents {_short(documents)}; "
         "lower learning_rate or clip_norm, or look at these"
     )
+
+
+def _rows(train: TrainConfig) -> dict[str, Any]:
+    """How documents become rows and batches."""
+    style = "gpt" if train.objective == "next_token" else "pairs" if train.next_sentence else "bert"
+    common = {"style": style, "row_length": train.row_length, "batch_size": train.batch_size, "seed": train.seed}
+    return common | {"process_index": jax.process_index(), "process_count": jax.process_count()}
 
 
 def due(step: int, every: int) -> bool:

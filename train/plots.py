@@ -7,7 +7,7 @@ from zoo.atomic_file import replacing
 
 
 def plot_loss(run: str | Path) -> Path | None:
-    """Draws training and validation loss by tokens seen, from metrics.jsonl.
+    """Draws training and validation loss, and that of watched text, by tokens seen, from metrics.jsonl.
 
     Args:
         run: the run folder.
@@ -19,7 +19,7 @@ def plot_loss(run: str | Path) -> Path | None:
     lines = read(run / "metrics.jsonl")
     curves = {
         split: [(line["tokens"], line["loss"]) for line in lines if line["split"] == split]
-        for split in ("train", "valid")
+        for split in ("train", "valid", "watch")
     }
     if not curves["train"]:
         return None
@@ -29,9 +29,9 @@ def plot_loss(run: str | Path) -> Path | None:
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for (split, points), colour in zip(curves.items(), ("#8fa8c8", "#c0392b"), strict=True):
+    for (split, points), colour in zip(curves.items(), ("#8fa8c8", "#c0392b", "#2e7d4f"), strict=True):
         if points:
-            mark = "o" if split == "valid" else None
+            mark = None if split == "train" else "o"
             axes.plot(
                 *zip(*points, strict=True),
                 color=colour,

@@ -73,6 +73,11 @@ def encode_choices(
     )
 
 
+def delimiter(tokenizer: Tokenizer) -> str:
+    """The piece that stands between context and option for a decoder, as the vocabulary writes it."""
+    return tokenizer.piece(tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id)
+
+
 def outputs(model: Any, params: Any, batch: Mapping[str, jax.Array], keys: jax.Array | None = None) -> jax.Array:
     """[B, C] scores of the options, -1e9 for those that are not there; `keys` [B C] turn dropout on."""
     options = (batch["weights"].shape[0], -1)

@@ -50,6 +50,8 @@ class Kind:
         score: (encoded, outputs, metric names, label names) -> Evaluation.
         metrics: those it knows; the first is the main one where a task names none.
         packs: several examples may share a row (eval.packing): one label an example, read from the pooled row.
+        settle: (encoded, outputs) of validation examples -> keywords of `score` that are chosen on them (the threshold
+            of "no answer"); None where nothing is chosen.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Kind:
     score: Callable[[Encoded, Any, Sequence[str], Sequence[str]], Evaluation]
     metrics: tuple[str, ...]
     packs: bool = False
+    settle: Callable[[Encoded, Any], dict[str, Any]] | None = None
 
 
 def read(model: Any, params: Any, batch: Any, keys: Any = None) -> Any:

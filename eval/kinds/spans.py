@@ -192,12 +192,14 @@ def score(
     return Evaluation(tuple(outputs), predictions, mean_loss(np.array(losses)) if losses else 0.0, scores)
 
 
-def choose_threshold(encoded: Encoded, outputs: Sequence[np.ndarray]) -> float:
-    """The `null_threshold` with the best F1 on these questions: those of the validation set."""
+def choose_threshold(encoded: Encoded, outputs: Sequence[np.ndarray]) -> dict[str, float]:
+    """{"null_threshold": the one with the best F1 on these questions}; {} where every question has an answer."""
     examples, found = questions_of(encoded), answers(encoded, outputs)
+    if not any(example.nullable for example in examples):
+        return {}
     answered = [answer_scores(e, a.best)[1] for e, a in zip(examples, found, strict=True)]
     silent = [answer_scores(e, "")[1] for e in examples]
-    return best_threshold([a.null_odds for a in found], answered, silent)
+    return {"null_threshold": best_threshold([a.null_odds for a in found], answered, silent)}
 
 
 def answers(encoded: Encoded, outputs: Sequence[np.ndarray], null_threshold: float = 0.0) -> list[Answered]:
@@ -266,4 +268,5 @@ SPANS = Kind(
     outputs=read,
     score=score,
     metrics=METRICS,
+    settle=choose_threshold,
 )

@@ -48,7 +48,9 @@ def same(a, b):
     ],
 )
 @pytest.mark.parametrize("way", ["full", "lora"])
-def test_the_best_parameters_are_restored_to_the_bit(scores, metric, best, looks, way, bert, topics, tokenizer, one, monkeypatch):
+def test_the_best_parameters_are_restored_to_the_bit(
+    scores, metric, best, looks, way, bert, topics, tokenizer, one, monkeypatch
+):
     scripted = Scripted(scores, metric)
     monkeypatch.setattr(selection, "evaluate", scripted)
     config = CONFIG.replace(way=way, metric=metric, patience=0 if looks == 3 else 1)
@@ -83,9 +85,13 @@ def test_what_cannot_be_selected_is_one_line(bert, topics, tokenizer, one):
     with pytest.raises(InputError, match='select "best" needs validation examples, and there are none'):
         adapt(*bert, tokenizer, topics.train, CONFIG, 2, validation=(), devices=one)
     with pytest.raises(InputError, match='no metric "acuracy" to select by; did you mean "accuracy"'):
-        Selection(CONFIG.replace(metric="acuracy"), CLASSIFICATION, encode(topics.validation, tokenizer, bert[0].config, 32))
+        Selection(
+            CONFIG.replace(metric="acuracy"), CLASSIFICATION, encode(topics.validation, tokenizer, bert[0].config, 32)
+        )
     for change in ({"patience": 2}, {"eval_every": 3}, {"metric": "loss"}):
-        with pytest.raises(InputError, match=f'{next(iter(change))} looks at validation examples: it needs select "best"'):
+        with pytest.raises(
+            InputError, match=f'{next(iter(change))} looks at validation examples: it needs select "best"'
+        ):
             FinetuneConfig(**change)
 
 

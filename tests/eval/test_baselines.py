@@ -70,8 +70,8 @@ def test_shuffled_ratings_are_not_learnt():
     train, test = pairs(80, 0), pairs(60, 1)
     order = np.random.default_rng(0).permutation(80)
     shuffled = [Example(e.text_a, e.text_b, train[i].label) for e, i in zip(train, order, strict=True)]
-    found = baselines.ridge(shuffled, test)
-    assert abs(np.corrcoef(found.predictions, [e.label for e in test])[0, 1]) < 0.5
+    errors = baselines.ridge(shuffled, test).predictions - [e.label for e in test]
+    assert np.mean(errors**2) > 0.9 * np.var([e.label for e in test]), "no better than the mean rating"
 
 
 def test_every_kind_has_its_own_or_says_so():

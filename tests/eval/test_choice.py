@@ -13,7 +13,7 @@ from eval.choices import Choice, clean_hellaswag, read
 from eval.encode import collate
 from eval.finetune import FinetuneConfig, finetune, with_task_head
 from eval.kinds import CHOICE
-from eval.kinds.choice import encode_choices, loss
+from eval.kinds.choice import delimiter, encode_choices, loss
 from eval.predict import evaluate, predict_encoded
 from eval.task import Task
 from tests import made_up
@@ -130,11 +130,13 @@ def test_a_decoder_reads_delimited_text(own, tmp_path):
     config = zoo.create("gpt2-tiny", vocab_size=own.vocab_size).config
     ids = encode_choices(THREE, own, config, 32).ids[2].tolist()
     assert ids == [own.bos_id, *own.encode("the river"), own.sep_id, *own.encode("walks"), own.eos_id]
+    assert delimiter(own) == "[SEP]"
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<|endoftext|>": 2}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     bare = load_tokenizer(tmp_path)
     config = zoo.create("gpt2-tiny", vocab_size=3).config
     assert encode_choices([Choice("a", ("b", "ab"), 0)], bare, config, 32).ids[1].tolist() == [2, 0, 2, 0, 1, 2]
+    assert delimiter(bare) == "<|endoftext|>"
 
 
 def test_options_that_are_not_there_have_no_probability(network, own, one):

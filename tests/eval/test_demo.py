@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from eval import demo, made_up, transfer
+from eval import demo, made_up, workbench
 from eval.demo_config import FULL, SMALL, RealNetwork
 from train import loop
 from train.vocabulary import train_vocabulary
@@ -82,7 +82,7 @@ def test_the_networks_see_training_texts_alone(shown):
 
 def test_run_again_it_reuses_everything(shown, one, monkeypatch):
     folder, _, made = shown
-    for module, name in ((loop, "run"), (transfer, "finetune"), (demo, "train_vocabulary")):
+    for module, name in ((loop, "run"), (workbench, "adapt"), (demo, "train_vocabulary")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("a finished stage was run again"))
     before, lines = files(folder), []
     again = demo.run(GPT, folder, load_task=made_up.load, devices=one, say=lines.append)
@@ -102,8 +102,8 @@ def test_other_settings_make_that_stage_anew(shown, one, tmp_path, monkeypatch):
     settings = json.loads((folder / "gpt" / "config.json").read_text())
     settings["train"]["data"] = settings["train"]["data"].replace(str(shown[0]), str(folder))
     (folder / "gpt" / "config.json").write_text(json.dumps(settings))
-    real = transfer.finetune
-    monkeypatch.setattr(transfer, "finetune", lambda *a, **k: ran.append(1) or real(*a, **k))
+    real = workbench.adapt
+    monkeypatch.setattr(workbench, "adapt", lambda *a, **k: ran.append(1) or real(*a, **k))
     demo.run(config, folder, load_task=made_up.load, devices=one, say=lines.append)
     assert any("other settings (train.steps was 24, now 26): training anew" in line for line in lines)
     assert len(ran) == 2  # the pre-trained arm; the random start is the same

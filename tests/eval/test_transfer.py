@@ -12,10 +12,12 @@ import pytest
 from eval import report, report_files, workbench
 from eval.cells import CellKey, read_all
 from eval.finetune import FinetuneConfig, NotFiniteError
+from eval.folder_lock import only_here
 from eval.live import Live
+from eval.tagged import TaggedExample
 from eval.tasks import subset
 from eval.transfer import protocol, run
-from eval.trial import Trial, check, examples_digest, fingerprint, limited
+from eval.trial import Trial, check, examples_digest, fingerprint, limited, shuffled
 from zoo import InputError
 from zoo.checkpoints import run_folder
 
@@ -230,6 +232,8 @@ def test_what_cannot_be_run_is_said_before_the_first_cell(trial, topics):
             "161 labels from task made-up-topics, which has 160 to train on: take 2 to 160",
         ),
         ([replace(trial, labels=(1,))], "1 labels from task made-up-topics"),
+        ([replace(trial, ways=("full", "full"))], "ways are full, full; give each once"),
+        ([replace(trial, ways=("lroa",))], 'way is "lroa"; did you mean "lora"'),
         ([replace(trial, seeds=())], "at least one label budget and one seed"),
         ([trial, replace(trial, network="b", splits=topics)], "task made-up-topics stands here in two versions"),
     ):
@@ -252,3 +256,123 @@ def test_time_left_is_told_by_kind():
     assert live.seconds_left() == 2 * 12 + 2 * 1
     live._times = {"slow": [10.0]}
     assert live.seconds_left() == 4 * 10
+
+
+def test_ways_and_the_control_are_cells_of_their_own(trial, one, live, tmp_path, monkeypatch):
+    """The random start trains all its parameters whatever the ways; shuffled labels are those of the same texts."""
+    seen = []
+    real = workbench.adapt
+
+    def watched(model, params, tokenizer, encoded, config, *rest, **named):
+        seen.append((config.way, encoded.labels.tolist(), [ids.tolist() for ids in encoded.ids]))
+        return real(model, params, tokenizer, encoded, config, *rest, **named)
+
+    monkeypatch.setattr(workbench, "adapt", watched)
+    made = replace(trial, labels=(16, 32), seeds=(0,), ways=("probe", "lora"), control=True)
+    outcome = run([made], tmp_path, with_baseline=False, devices=one, live=live)
+    place = ("made-up-topics", "tiny")
+    assert [cell.key for cell in outcome.cells] == [
+        *(CellKey(*place, "pretrained", labels, 0, "probe") for labels in (16, 32)),
+        *(CellKey(*place, "pretrained", labels, 0, "lora") for labels in (16, 32)),
+        *(CellKey(*place, "random", labels, 0) for labels in (16, 32)),
+        *(CellKey(*place, "shuffled", 32, 0, way) for way in ("probe", "lora")),
+    ]
+    assert [way for way, _, _ in seen] == ["probe", "lora", "full"] * 2 + ["probe", "lora"]
+    true, control = seen[3], seen[6]
+    assert control[2] == true[2] and control[1] != true[1] and sorted(control[1]) == sorted(true[1])
+    probe, lora = (cell for cell in outcome.cells if cell.key.labels == 32 and cell.key.arm == "pretrained")
+    assert (probe.config["finetune"]["way"], lora.config["finetune"]["way"]) == ("probe", "lora")
+    assert probe.cost["training_tokens"] == 64 * 16 and lora.cost["training_tokens"] == 2 * 2 * 16 * 16
+    assert lora.cost["training_seconds"] + lora.cost["prediction_seconds"] == pytest.approx(lora.seconds)
+    said = protocol([made], outcome)["tiny on made-up-topics"]
+    assert said.startswith("pre-trained: linear probe, LoRA (rank 8, alpha 16, query and value); random start: all ")
+    assert "learning rate 0.003 for all" in said and said.endswith("parameters of the last update; seeds 0")
+    again = run([made], tmp_path, with_baseline=False, devices=one, live=live)
+    assert again.cells == outcome.cells and len(seen) == 8
+
+
+def test_without_scratch_only_the_checkpoint_runs(trial, one, live, tmp_path):
+    made = replace(trial, labels=(16,), seeds=(0,), scratch=False)
+    outcome = run([made], tmp_path, with_baseline=False, devices=one, live=live)
+    assert [cell.key.arm for cell in outcome.cells] == ["pretrained"]
+    built = report.build(outcome.cells, [report.facts(trial.splits)], title="", protocol={}, machine={}, versions={})
+    assert built.comparisons == () and "No network was compared" in built.headline[0]
+
+
+def test_a_run_that_fails_ends_its_cell_and_not_the_experiment(trial, one, live, tmp_path, monkeypatch):
+    """The random start of seed 1 is not finite: it is a cell with a failure, kept, and the rest is run."""
+    real, calls = workbench.adapt, []
+
+    def breaks(model, params, tokenizer, encoded, config, *rest, **named):
+        calls.append(config.seed)
+        if len(calls) == 4:
+            raise NotFiniteError("the loss is not finite at step 2 of 2")
+        return real(model, params, tokenizer, encoded, config, *rest, **named)
+
+    monkeypatch.setattr(workbench, "adapt", breaks)
+    made = replace(trial, labels=(16,))
+    outcome = run([made], tmp_path, devices=one, live=live)
+    assert [(cell.key.arm, cell.key.seed) for cell in outcome.cells if cell.failure] == [("random", 1)]
+    assert any(line.startswith("cell 4 of 6") and "failed: the loss is not finite" in line for line in live.shown)
+    built = report.build(outcome.cells, [report.facts(trial.splits)], title="", protocol={}, machine={}, versions={})
+    assert len(built.failures) == 1 and built.comparisons[0].difference.interval.n == 1
+    monkeypatch.setattr(workbench, "adapt", lambda *_, **__: pytest.fail("what was not finite was run again"))
+    assert run([made], tmp_path, devices=one, live=live).cells == outcome.cells
+
+
+def test_other_failures_are_tried_again(trial, one, live, tmp_path, monkeypatch):
+    made = replace(trial, labels=(16,), seeds=(0,), scratch=False)
+    real = workbench.adapt
+    monkeypatch.setattr(workbench, "adapt", lambda *_, **__: (_ for _ in ()).throw(InputError("no room")))
+    (cell,) = run([made], tmp_path, with_baseline=False, devices=one, live=live).cells
+    assert cell.failure == "no room" and not list((tmp_path / "cells").glob("*.json"))
+    monkeypatch.setattr(workbench, "adapt", real)
+    (cell,) = run([made], tmp_path, with_baseline=False, devices=one, live=live).cells
+    assert not cell.failure and len(list((tmp_path / "cells").glob("*.json"))) == 1
+
+
+def test_no_rate_that_trains_fails_the_arm_alone(trial, one, live, tmp_path, monkeypatch):
+    real = workbench.adapt
+
+    def breaks(model, params, tokenizer, encoded, config, *rest, **named):
+        if params is not given[1]:
+            raise NotFiniteError("the loss is not finite at step 1 of 4")
+        return real(model, params, tokenizer, encoded, config, *rest, **named)
+
+    given = workbench.load_network(trial.source)
+    monkeypatch.setattr(workbench, "load_network", lambda source: given)
+    monkeypatch.setattr(workbench, "adapt", breaks)
+    made = replace(trial, labels=(16,), seeds=(0,), rates=(1e-3, 3e-3))
+    outcome = run([made], tmp_path, with_baseline=False, devices=one, live=live)
+    fine, failed = outcome.cells
+    assert not fine.failure and "no rate of (0.001, 0.003) trains" in failed.failure
+    assert "none that trains from random start" in protocol([made], outcome)["tiny on made-up-topics"]
+
+
+def test_the_best_epoch_is_chosen_by_the_tasks_metric_and_a_probe_has_none(trial, one, live, tmp_path):
+    best = CONFIG.replace(select="best", patience=1)
+    made = replace(trial, config=best, labels=(16,), seeds=(0,), ways=("full", "probe"), scratch=False)
+    full, probe = run([made], tmp_path, with_baseline=False, devices=one, live=live).cells
+    assert (full.config["finetune"]["select"], full.config["finetune"]["metric"]) == ("best", "accuracy")
+    assert "validation" in full.config and "validation" not in probe.config
+    assert probe.config["finetune"]["select"] == "last" and not probe.failure
+
+
+def test_a_second_run_in_one_folder_is_refused(trial, one, live, tmp_path):
+    with only_here(tmp_path / "cells"):
+        with pytest.raises(InputError, match="another process is filling .*cells; wait for it"):
+            run([trial], tmp_path, devices=one, live=live)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_shuffling_keeps_texts_and_counts_of_labels(topics):
+    dealt = shuffled(topics.train, 3)
+    assert [e.text_a for e in dealt] == [e.text_a for e in topics.train]
+    assert sorted(e.label for e in dealt) == sorted(e.label for e in topics.train) and dealt != topics.train
+    assert dealt == shuffled(topics.train, 3) != shuffled(topics.train, 4)
+    tagged = [TaggedExample(("a", "b", "c"), (0, 1, 2)), TaggedExample(("d",), (3,))] * 5
+    tags = shuffled(tagged, 0)
+    assert [e.words for e in tags] == [e.words for e in tagged]
+    assert sorted(t for e in tags for t in e.tags) == sorted(t for e in tagged for t in e.tags) and list(tags) != tagged
+    with pytest.raises(InputError, match="strs have no labels that can be shuffled; leave the control out"):
+        shuffled(["a"], 0)

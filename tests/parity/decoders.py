@@ -49,6 +49,7 @@ PHI.pop("head_dim")
 STABLE = dict(PHI)
 STABLE.pop("rms_norm_eps")
 LABELS = dict(id2label={0: "no", 1: "yes", 2: "perhaps"}, pad_token_id=0)
+SPANS = dict(pad_token_id=0)
 MULTI = GROUPED | dict(num_key_value_heads=6)
 
 CASES = {
@@ -209,4 +210,12 @@ CASES = {
     "olmo2-classifier": Case("Olmo2ForSequenceClassification", PHI, LABELS, 63),
     "stablelm-classifier": Case("StableLmForSequenceClassification", STABLE, LABELS, 64),
     "smollm3-classifier": Case("SmolLM3ForSequenceClassification", GROUPED, LABELS, 65),
+    "llama-tokens": Case("LlamaForTokenClassification", GROUPED, LABELS, 85),
+    "llama-spans": Case("LlamaForQuestionAnswering", GROUPED, SPANS, 86),
+    "mistral-spans": Case("MistralForQuestionAnswering", GROUPED, SPANS | dict(sliding_window=WINDOW), 87),
+    "gpt2-tokens": Case("GPT2ForTokenClassification", GPT, LABELS | dict(classifier_dropout=0.3), 88),
+    "gpt2-spans": Case("GPT2ForQuestionAnswering", GPT, SPANS, 89),
+    "neox-tokens": Case("GPTNeoXForTokenClassification", NEOX, LABELS, 90),
+    "neox-spans": Case("GPTNeoXForQuestionAnswering", NEOX, SPANS, 91),
+    "opt-350m-spans": Case("OPTForQuestionAnswering", OPT, SPANS | NARROW, 92),
 }

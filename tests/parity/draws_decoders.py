@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import transformers
 from hypothesis import strategies as st
 
 from tests.parity.draws import ACTS, FULL, SLIDING, Draw, family, flag, heads, kinds_of_layer, labels, one, whole
@@ -13,9 +14,11 @@ FAMILIES: dict[str, st.SearchStrategy[Case]] = {}
 
 def decoder_class(draw: Draw, stem: str, speaks: str = "ForCausalLM", text: str = "") -> tuple[str, dict[str, Any]]:
     """A class, and what its head needs."""
-    end = one(draw, speaks, speaks, "ForSequenceClassification", "Model")
-    more = labels(draw) if end == "ForSequenceClassification" else {}
-    return (stem if end == speaks else stem + text) + end, more | dict(pad_token_id=0 if more else None)
+    answers = [end for end in ("ForTokenClassification", "ForQuestionAnswering") if hasattr(transformers, stem + end)]
+    end = one(draw, speaks, speaks, "ForSequenceClassification", "Model", *answers)
+    more = labels(draw) if end.endswith("Classification") else {}
+    padded = end == "ForSequenceClassification"
+    return (stem if end == speaks else stem + text) + end, more | dict(pad_token_id=0 if padded else None)
 
 
 def rotated(settings: dict[str, Any]) -> int:

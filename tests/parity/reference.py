@@ -1,9 +1,12 @@
 """Tiny models of the reference library with seeded weights, and what they give."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -129,6 +132,13 @@ def run(model: Any, batch: dict[str, np.ndarray], gradients: bool = False) -> An
         return model(**inputs)
 
 
+def answers(out: Any) -> np.ndarray | None:
+    """The logits of an output of the reference, start and end side by side; None of a backbone."""
+    if getattr(out, "start_logits", None) is not None:
+        return np.stack([out.start_logits.detach().numpy(), out.end_logits.detach().numpy()], axis=-1)
+    return out.logits.detach().numpy() if hasattr(out, "logits") else None
+
+
 def stream_errors(expected: Any, out: Any, config: Any, real: np.ndarray | None = None) -> list[float]:
     """How far all hidden states are apart: one number for each layer and the end.
 
@@ -151,6 +161,22 @@ def gradient_errors(gradient: Any, wanted: Any) -> list[float]:
     """How far each parameter's gradient is from the reference's, as a part of the largest number of all."""
     largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
     return jax.tree.leaves(jax.tree.map(lambda a, b: float(np.abs(a - b).max()) / largest, gradient, wanted))
+
+
+@contextlib.contextmanager
+def in_float64(model: Any) -> Iterator[None]:
+    """`model` computes in float64 throughout: its norms, softmaxes and rotary tables name float32, which here is float64.
+
+    Weights come back as they were: float32 numbers are float64 numbers.
+    """
+    single, double = torch.float32, torch.float64
+    everywhere = mock.patch.multiple(torch, float32=double, float=double)
+    with everywhere, mock.patch.object(torch.Tensor, "float", torch.Tensor.double):
+        model.double()
+        try:
+            yield
+        finally:
+            model.to(single)
 
 
 def save_gradients(model: Any, folder: Path) -> Path:

@@ -49,9 +49,9 @@ def test_logits_and_hidden_states(case, left):
         real = alone["padding_mask"] == 1
         mine = jax.tree.map(lambda array, row=row: array[row : row + 1], out)
         errors += reference.stream_errors(expected, mine, model.config, real)
-        if hasattr(expected, "logits"):
+        if reference.answers(expected) is not None:
             classifies = model.config.head == "classifier"
-            errors.append(error(mine.logits, expected.logits.numpy(), None if classifies else real))
+            errors.append(error(mine.logits, reference.answers(expected), None if classifies else real))
     assert max(errors) < 1e-5, errors
 
 
@@ -73,8 +73,8 @@ def test_export_opens_in_the_reference_library_with_the_same_bits(case, tmp_path
         before, after = reference.run(theirs, alone), reference.run(opened, alone)
         # A setting that came back in other digits (a part of a head, an attention factor) moves the last bits.
         assert error(after.hidden_states[-1], before.hidden_states[-1]) < 1e-6
-        if hasattr(before, "logits"):
-            assert error(after.logits, before.logits) < 1e-6
+        if reference.answers(before) is not None:
+            assert error(reference.answers(after), reference.answers(before)) < 1e-6
     again, back = load(tmp_path / "out")
     assert again == model
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, back))

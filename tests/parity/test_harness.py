@@ -220,6 +220,5 @@ def test_the_command_and_the_arguments_of_the_harness(network, files, tmp_path, 
     assert made.max_length == 32
     with pytest.raises(InputError, match='model_args hold "max_lengt"; did you mean "max_length"'):
         OneblockLM.create_from_arg_string(f"pretrained={folder},max_lengt=32")
-    for wrong, line in (("none.yaml", 'no task file "none.yaml"'), ("own_choise", 'has no task "own_choise"')):
-        assert evaluate(["harness", str(folder), "--tasks", wrong]) == 2
-        assert line in capsys.readouterr().err
+    assert evaluate(["harness", str(folder), "--tasks", "none.yaml"]) == 2
+    assert capsys.readouterr().err == 'error: no task file "none.yaml"\n'

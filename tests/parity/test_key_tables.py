@@ -10,9 +10,11 @@ import torch
 import transformers
 from transformers.core_model_loading import revert_weight_conversion
 
-from zoo.checkpoints.hugging_face import published_config
+from zoo.checkpoints.decoder import SPANS, TOKENS
+from zoo.checkpoints.hugging_face import FORMATS, published_config
 from zoo.checkpoints.keys import to_published
 from zoo.checkpoints.layer_view import LayerView
+from zoo.errors import InputError
 from zoo.model import Model
 from zoo.registry import PRESETS
 
@@ -22,11 +24,44 @@ IN_FILES = {"gpt_neox": ("lm_head.", "embed_out.")}
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_names_and_shapes(name):
-    config = PRESETS[name]
+    compare(PRESETS[name])
+
+
+ANSWERS = {
+    "none": {},
+    "classifier": dict(num_labels=3, pooling="last", classifier_bias=False),
+    "token_classifier": dict(num_labels=3, classifier_bias=True),
+    "span": dict(classifier_bias=True),
+}
+CAUSAL = [config for config in PRESETS.values() if config.visibility == "causal"]
+DECODERS = [name for name, form in FORMATS.items() if any(form.writes(config) for config in CAUSAL)]
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_every_class_of_every_decoder(model_type):
+    """Those that we take are there, those that are there we take, and their tensors are ours."""
+    form = FORMATS[model_type]
+    preset = next(config for config in CAUSAL if form.writes(config))
+    found = set()
+    for head, changes in ANSWERS.items():
+        config = preset.replace(head=head, tie_embeddings=head != "none" and preset.tie_embeddings, **changes)
+        try:
+            found.add(published_config(config)[1]["architectures"][0])
+        except InputError as reason:
+            assert f'cannot say head="{head}"' in str(reason) and head in ("token_classifier", "span")
+            continue
+        compare(config)
+    assert found | {next(iter(form.architectures))} == set(form.architectures)
+    stem = next(iter(form.architectures)).removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    for end in (TOKENS, SPANS):
+        assert hasattr(transformers, stem + end) == (stem + end in form.architectures)
+
+
+def compare(config):
     form, values = published_config(config)
     scanned = config.replace(scan=True)  # eighty layers are traced once
     shapes = LayerView(Model(scanned).init_shapes(), scanned).shapes
-    prefix = "" if values["architectures"][0] in form.bare else form.table.prefix
+    prefix = form.prefix_of(values["architectures"][0])
     ours = to_published(form.table, shapes, lambda path: None, config.num_layers, prefix)
 
     made = getattr(transformers, values["architectures"][0])

@@ -15,6 +15,7 @@ from train.data.shards import write_shards
 from train.objectives import fit_model
 from train.recipes import RECIPES
 from train.ship import recipe_of, ship, transfer_rows
+from zoo import shipped
 from zoo.errors import InputError
 
 MODEL = zoo.ModelConfig(
@@ -71,7 +72,8 @@ def test_the_folder_holds_the_weights_the_tokenizer_and_the_facts(run, tmp_path,
     assert facts["valid"]["float16"]["loss"] == pytest.approx(facts["valid"]["float32"]["loss"], abs=1e-3)
     assert facts["name"] == "oneblock/tiny" and facts["recipe"] == "" and facts["notes"] == ["Shared."]
     card = (tmp_path / "tiny" / "README.md").read_text("utf-8")
-    assert card == model_card.card(facts) and "| tweets | 32 | 5 | 0.900 | 0.700 | +0.200 (+0.100 to +0.300) | 0.800 |" in card
+    assert card == model_card.card(facts)
+    assert "| tweets | 32 | 5 | 0.900 | 0.700 | +0.200 (+0.100 to +0.300) | 0.800 |" in card
     assert "Shared." in card and f"{facts['valid']['float16']['loss']:.4f}" in card
     # Made anew in its place, with nothing left of the notes.
     assert main([*words[:3], "--overwrite", "--dtype", "bfloat16"]) == 0
@@ -110,3 +112,16 @@ def test_a_recipe_is_known_by_its_run(name):
     assert recipe_of(RunConfig(model, recipe.train.replace(data="/x", log_every=7))) is recipe
     assert recipe_of(RunConfig(model, recipe.train.replace(steps=7))) is None
     assert recipe_of(RunConfig(model.replace(max_positions=77), recipe.train)) is not recipe
+
+
+@pytest.mark.parametrize("name", shipped.names())
+def test_the_shipped_card_says_what_its_metrics_say(name):
+    folder = shipped.folder_of(name)
+    facts = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert (folder / "README.md").read_text("utf-8") == model_card.card(facts)
+    recipe = RECIPES[f"oneblock-{name.removeprefix('oneblock/')}"]
+    assert facts["recipe"] == recipe.name and facts["command"] == recipe.command
+    assert facts["steps"] == recipe.train.steps and f"{facts['valid']['float32']['loss']:.2f}" in recipe.expected
+    assert facts["valid"]["float16"]["loss"] < facts["valid"]["float32"]["loss"] + 0.005
+    better = {row["task"] for row in facts["transfer"] if row["low"] > 0 and row["seeds"] >= 3}
+    assert len(better) >= 2

@@ -22,7 +22,7 @@ SHIPPED = Recipe(
     name="oneblock-bert-tiny",
     preset="bert-tiny",
     model={**NO_DROPOUT, "positions": "rotary", "num_layers": 3, "max_positions": 256, "pooler": False},
-    train=TINY.replace(objective="masked_lm", mask_rate=0.3, steps=24_000, decay_steps=8_000),
+    train=TINY.replace(objective="masked_lm", mask_rate=0.3, steps=13_000, decay_steps=4_500),
     command=MIXTURE.format("bert-tiny"),
     cost="",
     expected="",

@@ -17,7 +17,7 @@ SHIPPED = Recipe(
     name="oneblock-gpt-tiny",
     preset="gpt2-tiny",
     model={**NO_DROPOUT, "num_layers": 3, "max_positions": 128},
-    train=TINY.replace(objective="next_token", steps=12_000, decay_steps=4_000),
+    train=TINY.replace(objective="next_token", steps=8_000, decay_steps=2_600),
     command=MIXTURE.format("gpt-tiny"),
     cost="",
     expected="",

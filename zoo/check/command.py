@@ -77,12 +77,15 @@ def _certificate(path: str, seed: int, progress: "Progress") -> Certificate:
 
 
 def show(path: str, family: str, certificate: Certificate, seconds: float) -> None:
-    """Prints the table and the verdict."""
+    """Prints the table and the verdict: drawn and wrapped on a terminal, one line a claim anywhere else."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{path} ({family})", title_justify="left", title_style="bold")
+    drawn = sys.stdout.isatty()
+    title = f"{path} ({family})"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.HEAVY_HEAD if drawn else None)
     for name in ("claim", "measured", "bound"):
         table.add_column(name, overflow="fold")
     table.add_column("verdict", no_wrap=True)
@@ -90,12 +93,17 @@ def show(path: str, family: str, certificate: Certificate, seconds: float) -> No
     for claim in certificate.claims:
         cells = [Text(text) for text in (claim.name, claim.measured, claim.bound)]
         table.add_row(*cells, Text(VERDICTS[claim.passed], styles[claim.passed]), style=None)
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)
+    console = Console(width=None if drawn else 10_000)
+    if drawn:
+        console.print(table)
+    else:
+        with console.capture() as captured:
+            console.print(table)
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
     verdicts = [claim.passed for claim in certificate.claims]
     failed, passed = verdicts.count(False), verdicts.count(True)
     verdict = f"not sound: {failed} of {passed + failed} claims fail" if failed else f"sound: {passed} claims hold"
-    console.print(f"{verdict} ({seconds:.0f} s)", highlight=False)
+    print(f"{verdict} ({seconds:.0f} s)")
 
 
 class Progress:

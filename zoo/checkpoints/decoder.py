@@ -4,7 +4,7 @@ A family's module gives its own defaults, since the reference library fills what
 refuses what sets the family apart.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from zoo.checkpoints.format import Format
@@ -18,6 +18,10 @@ from zoo.layer_config import LayerConfig
 LAYER = "blocks/layer_{layer}/"
 THEIRS = "layers.{layer}."
 PARTS = ("query", "key", "value")
+OLD_PREFIX = "transformer."  # some classes for question answering keep it
+TOKENS, SPANS = "ForTokenClassification", "ForQuestionAnswering"
+TOKENS_AND_SPANS: dict[str, Any] = {"answers": (TOKENS, SPANS)}
+TOKENS_AND_OLD_SPANS: dict[str, Any] = {"answers": (TOKENS, SPANS), "prefixes": {SPANS: OLD_PREFIX}}
 ROTARY_BUFFERS = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"rotary_emb\.inv_freq")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -28,6 +32,8 @@ ENDS = (
     Key("final_norm/scale", "norm.weight"),
     Key("lm_head/kernel", "lm_head.weight", "linear"),
     Key("classifier/kernel", "score.weight", "linear"),
+    *linear("token_classifier", "score"),
+    *linear("span", "qa_outputs"),
 )
 ATTENTION = (
     *linear_to_heads(f"{LAYER}attention/query", f"{THEIRS}self_attn.q_proj"),
@@ -53,27 +59,42 @@ PRE_NORMS = (
 def table(name: str, *more: Key, norms: tuple[Key, ...] = PRE_NORMS) -> Table:
     """LLaMA's rows under the name of a family, and the rows of its own."""
     keys = (*ENDS, *norms, *ATTENTION, *FEED_FORWARD, *more)
-    return Table(name=name, prefix="model.", keys=keys, buffers=ROTARY_BUFFERS)
+    return Table(name=name, prefix="model.", keys=keys, buffers=ROTARY_BUFFERS, other_prefixes=(OLD_PREFIX,))
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def architectures(stem: str, text: str = "") -> dict[str, dict[str, Any]]:
-    """The classes of the reference library that we take, the language model first."""
-    return {f"{stem}{end}": {} for end in ("ForCausalLM", f"{text}ForSequenceClassification", f"{text}Model")}
+def architectures(stem: str, text: str = "", answers: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
+    """The classes of the reference library that we take, the language model first; `answers` of TOKENS and SPANS."""
+    ends = ("ForCausalLM", f"{text}ForSequenceClassification", f"{text}Model", *answers)
+    return {f"{stem}{end}": {} for end in ends}
+
+
+# Tensors that tell a head where the settings name no class.
+SIGNS = {
+    "score.bias": TOKENS,
+    "classifier.bias": TOKENS,
+    "score.weight": "ForSequenceClassification",
+    "qa_outputs.weight": SPANS,
+}
 
 
 def read_head(
     settings: Settings, names: Set[str], architecture: str | None, tied: bool, read_out: str = "lm_head.weight"
 ) -> dict[str, Any]:
     """Fields of the head: a backbone that cannot read out through its own table has none."""
-    kind = architecture or ("ForSequenceClassification" if "score.weight" in names else "")
+    kind = architecture or next((kind for name, kind in SIGNS.items() if name in names), "")
     fields: dict[str, Any] = {"tie_embeddings": tied, "pooling": "last"}
-    if kind.endswith("ForSequenceClassification"):
+    if kind.endswith(SPANS):
+        return fields | {"head": "span"}
+    if kind.endswith(("ForSequenceClassification", TOKENS)):
         count = settings.num_labels()
-        labels = settings.labels(count)
-        return fields | {"head": "classifier", "classifier_bias": False, "num_labels": count, "label_names": labels}
+        fields |= {"num_labels": count, "label_names": settings.labels(count)}
+        if not kind.endswith(TOKENS):
+            return fields | {"head": "classifier", "classifier_bias": False}
+        rate = settings.number("classifier_dropout", settings.number("hidden_dropout", 0.1))
+        return fields | {"head": "token_classifier", "head_dropout": rate}
     speaks = kind.endswith(("ForCausalLM", "LMHeadModel")) or tied or read_out in names
     return fields | {"head": "lm" if speaks else "none"}
 
@@ -125,9 +146,11 @@ def head_of(fields: dict[str, Any], head_dim: int | None) -> int:
 
 def published_head(config: ModelConfig, stem: str, speaks: str = "ForCausalLM") -> dict[str, Any]:
     """The architecture and its labels; `speaks` ends the name of the language model."""
-    ends = {"none": "Model", "classifier": "ForSequenceClassification"}
+    ends = {"none": "Model", "classifier": "ForSequenceClassification", "token_classifier": TOKENS, "span": SPANS}
     out: dict[str, Any] = {"architectures": [stem + ends.get(config.head, speaks)]}
-    if config.head == "classifier":
+    if config.head == "token_classifier":
+        out["classifier_dropout"] = config.head_dropout
+    if config.head in ("classifier", "token_classifier"):
         labels = config.label_names or tuple(f"LABEL_{index}" for index in range(config.num_labels))
         out["id2label"] = {str(index): name for index, name in enumerate(labels)}
         out["label2id"] = {name: index for index, name in enumerate(labels)}
@@ -169,12 +192,18 @@ def decoder_format(
     family: str | None = None,
     text: str = "",
     own_code: tuple[str, ...] = (),
+    answers: tuple[str, ...] = (),
+    prefixes: Mapping[str, str] | None = None,
 ) -> dict[str, Format]:
-    """The one entry of FORMATS of a family; `text` stands in the names of classes other than the language model."""
+    """The one entry of FORMATS of a family.
+
+    `text` stands in the names of classes other than the language model; `answers` are the heads of tokens and of spans
+    that the reference library has for it, `prefixes` what those put before the backbone's names.
+    """
     return {
         model_type: Format(
             table=keys,
-            architectures=architectures(stem, text),
+            architectures=architectures(stem, text, answers),
             read=read,
             write=write,
             read_out=read_out,
@@ -183,6 +212,7 @@ def decoder_format(
             bare=(f"{stem}{text}Model",),
             writes=lambda config: config.family == (family or model_type),
             own_code=own_code,
+            prefixes={f"{stem}{end}": prefix for end, prefix in (prefixes or {}).items()},
         )
     }
 

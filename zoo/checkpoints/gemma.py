@@ -15,6 +15,7 @@ from zoo.checkpoints.decoder import (
     LAYER,
     SLIDING,
     THEIRS,
+    TOKENS,
     decoder_format,
     one_window,
     published_decoder,
@@ -263,8 +264,12 @@ _TEXT_AND_IMAGES = dataclasses.replace(
     text_of=text_settings,
 )
 FORMATS = {
-    **decoder_format("gemma", "Gemma", table("Gemma"), read_gemma1, write_gemma1, tied=True),
-    **decoder_format("gemma2", "Gemma2", table("Gemma 2", norms=SANDWICH), read_gemma2, write_gemma2, tied=True),
+    **decoder_format("gemma", "Gemma", table("Gemma"), read_gemma1, write_gemma1, tied=True, answers=(TOKENS,)),
+    **decoder_format(
+        *("gemma2", "Gemma2", table("Gemma 2", norms=SANDWICH), read_gemma2, write_gemma2),
+        tied=True,
+        answers=(TOKENS,),
+    ),
     **_TEXT,
     "gemma3": _TEXT_AND_IMAGES,
 }

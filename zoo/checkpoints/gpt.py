@@ -6,7 +6,7 @@ Both keep their projections as Conv1D, [in, out] and not transposed, with query,
 from collections.abc import Set
 from typing import Any
 
-from zoo.checkpoints.decoder import published_head, read_head
+from zoo.checkpoints.decoder import SPANS, TOKENS, published_head, read_head
 from zoo.checkpoints.format import Format
 from zoo.checkpoints.keys import Key, Table, linear, norm
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings
@@ -25,7 +25,10 @@ BLOCK = (
     *linear(f"{LAYER}mlp/up", "h.{layer}.mlp.c_fc", "same"),
     *linear(f"{LAYER}mlp/down", "h.{layer}.mlp.c_proj", "same"),
 )
-HEADS = (Key("lm_head/kernel", "lm_head.weight", "linear"), Key("classifier/kernel", "score.weight", "linear"))
+HEADS = (
+    Key("lm_head/kernel", "lm_head.weight", "linear"),
+    Key("classifier/kernel", "score.weight", "linear"),
+)
 MASKS = r"h\.\d+\.attn\.(bias|masked_bias)"
 
 GPT2_TABLE = Table(
@@ -37,8 +40,11 @@ GPT2_TABLE = Table(
         *BLOCK,
         *norm("final_norm", "ln_f"),
         *HEADS,
+        *linear("token_classifier", "classifier"),
+        *linear("span", "qa_outputs"),
     ),
     buffers=(MASKS,),
+    heads=("lm_head.", "score.", "classifier.", "qa_outputs."),
 )
 GPT1_TABLE = Table(
     name="GPT-1",
@@ -57,7 +63,7 @@ GPT1_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish"
 GPT1_PUBLISHED_ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 
 ENDS = ("LMHeadModel", "ForSequenceClassification", "Model")
-ARCHITECTURES: dict[str, dict[str, Any]] = {f"GPT2{end}": {} for end in ENDS}
+ARCHITECTURES: dict[str, dict[str, Any]] = {f"GPT2{end}": {} for end in (*ENDS, TOKENS, SPANS)}
 GPT1_ARCHITECTURES: dict[str, dict[str, Any]] = {f"OpenAIGPT{end}": {} for end in ENDS}
 
 
@@ -89,14 +95,13 @@ def read_gpt2(settings: Settings, names: Set[str], architecture: str | None, tie
     settings.only("scale_attn_by_inverse_layer_idx", False)
     settings.only("reorder_and_upcast_attn", False)
     return ModelConfig(
-        **_shared(settings, 50257, 1024),
+        **_shared(settings, 50257, 1024) | read_head(settings, names, architecture, tied),
         mlp_dim=settings.whole("n_inner", None),
         norm_placement="pre",
         final_norm=True,
         activation=settings.choice("activation_function", "gelu_new", ACTIVATIONS),
         residual_init=True,
         score_scale=None if settings.flag("scale_attn_weights", True) else 1.0,
-        **read_head(settings, names, architecture, tied),
     )
 
 
@@ -104,11 +109,10 @@ def read_gpt1(settings: Settings, names: Set[str], architecture: str | None, tie
     """ModelConfig of a GPT-1 folder; arguments as in zoo/checkpoints/bert.py."""
     settings.only("n_special", 0)
     return ModelConfig(
-        **_shared(settings, 40478, 512),
+        **_shared(settings, 40478, 512) | read_head(settings, names, architecture, tied),
         norm_placement="post",
         final_norm=False,
         activation=settings.choice("afn", "gelu", GPT1_ACTIVATIONS),
-        **read_head(settings, names, architecture, tied),
     )
 
 

@@ -226,6 +226,8 @@ def published_config(config: ModelConfig) -> tuple[Format, dict[str, Any]]:
     names = {key.theirs for key in form.table.keys if own.get(key.paths[0])}
     settings = Settings(values, "config.json", form.table.name)
     tied = settings.flag("tie_word_embeddings", form.tied)
+    if values["architectures"][0] not in form.architectures:
+        raise InputError(f'{form.table.name} folders cannot say head="{config.head}"; keep the run folder')
     back = form.read(settings, names, values["architectures"][0], tied)
     settings.done()
     faults = []
@@ -266,7 +268,7 @@ def export(
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(f"the tokenizer has {tokenizer.vocab_size} pieces but the model {config.vocab_size} ids")
     layers = LayerView(params, config, jnp.dtype(dtype) if dtype else None)
-    prefix = "" if values["architectures"][0] in form.bare else form.table.prefix
+    prefix = form.prefix_of(values["architectures"][0])
     tensors = to_published(form.table, layers.shapes, layers.read, config.num_layers, prefix)
     kinds = {str(tensor.dtype) for tensor in tensors.values()}
     values["torch_dtype"] = kinds.pop() if len(kinds) == 1 else "float32"

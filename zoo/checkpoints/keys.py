@@ -102,7 +102,7 @@ class Table:
     keys: tuple[Key, ...]
     buffers: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
-    heads: tuple[str, ...] = ("lm_head.", "score.")
+    heads: tuple[str, ...] = ("lm_head.", "score.", "qa_outputs.")
     other_prefixes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 

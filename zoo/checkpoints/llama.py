@@ -3,7 +3,7 @@
 from collections.abc import Set
 from typing import Any
 
-from zoo.checkpoints.decoder import decoder_format, published_decoder, read_decoder, table
+from zoo.checkpoints.decoder import TOKENS_AND_OLD_SPANS, decoder_format, published_decoder, read_decoder, table
 from zoo.checkpoints.rotary_settings import read_rotary
 from zoo.checkpoints.settings import Settings
 from zoo.config import ModelConfig
@@ -52,4 +52,4 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-FORMATS = decoder_format("llama", "Llama", TABLE, read_config, write_config)
+FORMATS = decoder_format("llama", "Llama", TABLE, read_config, write_config, **TOKENS_AND_OLD_SPANS)

@@ -15,6 +15,7 @@ from zoo.checkpoints.decoder import (
     ROTARY_BUFFERS,
     SLIDING,
     THEIRS,
+    TOKENS_AND_SPANS,
     decoder_format,
     one_window,
     published_decoder,
@@ -116,6 +117,6 @@ def write_mixtral(config: ModelConfig) -> dict[str, Any]:
 
 
 FORMATS = {
-    **decoder_format("mistral", "Mistral", TABLE, read_config, write_config),
-    **decoder_format("mixtral", "Mixtral", MIXTRAL_TABLE, read_mixtral, write_mixtral),
+    **decoder_format("mistral", "Mistral", TABLE, read_config, write_config, **TOKENS_AND_SPANS),
+    **decoder_format("mixtral", "Mixtral", MIXTRAL_TABLE, read_mixtral, write_mixtral, **TOKENS_AND_SPANS),
 }

@@ -6,7 +6,7 @@ Query, key and value are one tensor, head by head: the three of head 0, the thre
 from collections.abc import Set
 from typing import Any
 
-from zoo.checkpoints.decoder import LAYER, PARTS, THEIRS, decoder_format, published_head, read_head
+from zoo.checkpoints.decoder import LAYER, PARTS, SPANS, THEIRS, TOKENS, decoder_format, published_head, read_head
 from zoo.checkpoints.keys import Key, Table, linear, norm
 from zoo.checkpoints.rotary_settings import published_partial, published_scaling, read_rotary, rotated_features
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings
@@ -30,10 +30,12 @@ TABLE = Table(
         *norm("final_norm", "final_layer_norm"),
         Key("lm_head/kernel", READ_OUT, "linear"),
         Key("classifier/kernel", "score.weight", "linear"),
+        *linear("token_classifier", "classifier"),
+        *linear("span", "qa_outputs"),
     ),
     buffers=(r"layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)", r"rotary_emb\.inv_freq"),
     renamed=(("lm_head.weight", READ_OUT),),
-    heads=("embed_out.", "score."),
+    heads=("embed_out.", "score.", "classifier.", "qa_outputs."),
 )
 
 
@@ -106,5 +108,8 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 FORMATS = decoder_format(
-    "gpt_neox", "GPTNeoX", TABLE, read_config, write_config, read_out=READ_OUT, token_table="embed_in.weight"
+    *("gpt_neox", "GPTNeoX", TABLE, read_config, write_config),
+    read_out=READ_OUT,
+    token_table="embed_in.weight",
+    answers=(TOKENS, SPANS),
 )

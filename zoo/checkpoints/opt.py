@@ -6,7 +6,7 @@ The 350M model alone has embeddings narrower than the stream, two projections be
 from collections.abc import Set
 from typing import Any
 
-from zoo.checkpoints.decoder import LAYER, decoder_format, published_head, read_head
+from zoo.checkpoints.decoder import LAYER, SPANS, decoder_format, published_head, read_head
 from zoo.checkpoints.keys import Key, Table, linear, linear_to_heads, norm
 from zoo.checkpoints.settings import ACTIVATIONS, PUBLISHED_ACTIVATIONS, Settings
 from zoo.config import ModelConfig
@@ -31,6 +31,7 @@ TABLE = Table(
         Key("final_projection/kernel", "decoder.project_out.weight", "linear"),
         Key("lm_head/kernel", "lm_head.weight", "linear"),
         Key("classifier/kernel", "score.weight", "linear"),
+        *linear("span", "qa_outputs"),
     ),
     buffers=(r"decoder\.version",),
 )
@@ -98,5 +99,8 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 FORMATS = decoder_format(
-    "opt", "OPT", TABLE, read_config, write_config, tied=True, token_table="decoder.embed_tokens.weight"
+    *("opt", "OPT", TABLE, read_config, write_config),
+    tied=True,
+    token_table="decoder.embed_tokens.weight",
+    answers=(SPANS,),
 )

@@ -9,6 +9,7 @@ from zoo.checkpoints.decoder import (
     PARTS,
     PRE_NORMS,
     THEIRS,
+    TOKENS,
     decoder_format,
     head_of,
     one_window,
@@ -94,4 +95,4 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-FORMATS = decoder_format("phi3", "Phi3", TABLE, read_config, write_config, own_code=OWN_CODE)
+FORMATS = decoder_format("phi3", "Phi3", TABLE, read_config, write_config, own_code=OWN_CODE, answers=(TOKENS,))

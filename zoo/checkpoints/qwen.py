@@ -10,6 +10,7 @@ from zoo.checkpoints.decoder import (
     FULL,
     HEAD_NORMS,
     SLIDING,
+    TOKENS_AND_OLD_SPANS,
     decoder_format,
     one_window,
     published_decoder,
@@ -87,6 +88,8 @@ def write_qwen3(config: ModelConfig) -> dict[str, Any]:
 
 
 FORMATS = {
-    **decoder_format("qwen2", "Qwen2", table("Qwen2"), read_qwen2, write_qwen2),
-    **decoder_format("qwen3", "Qwen3", table("Qwen3", *HEAD_NORMS), read_qwen3, write_qwen3),
+    **decoder_format("qwen2", "Qwen2", table("Qwen2"), read_qwen2, write_qwen2, **TOKENS_AND_OLD_SPANS),
+    **decoder_format(
+        "qwen3", "Qwen3", table("Qwen3", *HEAD_NORMS), read_qwen3, write_qwen3, **TOKENS_AND_OLD_SPANS
+    ),
 }

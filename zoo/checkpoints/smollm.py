@@ -9,6 +9,7 @@ from typing import Any
 from zoo.checkpoints.decoder import (
     FULL,
     SLIDING,
+    TOKENS_AND_OLD_SPANS,
     decoder_format,
     each_layer,
     one_window,
@@ -91,4 +92,6 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-FORMATS = decoder_format("smollm3", "SmolLM3", TABLE, read_config, write_config, tied=True)
+FORMATS = decoder_format(
+    "smollm3", "SmolLM3", TABLE, read_config, write_config, tied=True, **TOKENS_AND_OLD_SPANS
+)

@@ -10,6 +10,7 @@ from zoo.checkpoints.decoder import (
     LAYER,
     PRE_NORMS,
     THEIRS,
+    TOKENS,
     decoder_format,
     head_of,
     published_decoder,
@@ -78,5 +79,6 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 
 FORMATS = decoder_format(
-    "stablelm", "StableLm", table("StableLM", *BIASES, *HEAD_NORMS, norms=PRE_NORMS), read_config, write_config
+    *("stablelm", "StableLm", table("StableLM", *BIASES, *HEAD_NORMS, norms=PRE_NORMS), read_config, write_config),
+    answers=(TOKENS,),
 )

