@@ -97,8 +97,8 @@ def adapt(
 
 def told(tuned: Finetuned) -> list[str]:
     """What a training was like, in lines: how much was trained, ten epochs of it at most, which one was kept."""
-    share = tuned.trainable / max(tuned.total, 1)
-    lines = [f"trained {tuned.trainable:,} of {tuned.total:,} parameters ({share:.2%})"]
+    share = 100 * tuned.trainable / max(tuned.total, 1)
+    lines = [f"trained {tuned.trainable:,} of {tuned.total:,} parameters ({share:.3g}%)"]
     for entry in _some(tuned.history):
         rest = [f"{spoken_name(name)} {entry[name]:.4f}" for name in entry if name not in FIELDS]
         lines.append(

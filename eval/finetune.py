@@ -84,9 +84,10 @@ class Finetuned:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a compiled step depends on beside the model: settings that are no data."""
+    """What a compiled step depends on beside the model: settings that are no data. `part` says what is trained."""
 
     train: TrainConfig
+    part: tuple[Any, ...] = ("full",)
     layer_decay: float = 1.0
     lora_scale: float = 0.0
 
@@ -101,7 +102,9 @@ class Recipe:
             beta2=0.999,
             decay=("*kernel", "*lora_a", "*lora_b") if adapts else ("*kernel",),
         )
-        return cls(train, config.layer_decay, config.lora_alpha / config.lora_rank if adapts else 0.0)
+        more = {"top": (config.top_layers,), "lora": (config.lora_rank, config.lora_targets)}
+        part = (config.way, *more.get(config.way, ()))
+        return cls(train, part, config.layer_decay, config.lora_alpha / config.lora_rank if adapts else 0.0)
 
 
 def finetune(
@@ -217,7 +220,7 @@ def with_task_head(
     changes |= {"pooling": pooling, "pooler": model.config.pooler and pooling == "cls" and kind.head == "classifier"}
     if config.way == "probe":  # a probe is one linear map, with a bias, whatever the family's own classifier
         changes |= {"classifier_hidden": "none", "classifier_norm": False, "classifier_bias": True}
-    params = {name: tree for name, tree in params.items() if name != kind.head}  # of another task, maybe of as many labels
+    params = {name: tree for name, tree in params.items() if name != kind.head}  # another task's, maybe of equal shape
     if config.dropout is not None:
         changes |= dict.fromkeys(("dropout", "embed_dropout", "attention_dropout", "head_dropout"), config.dropout)
     return with_head(model, params, key=jax.random.fold_in(jax.random.key(config.seed), HEAD_KEY), **changes)

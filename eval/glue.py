@@ -62,7 +62,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "cola",
         "CoLA",
-        "Is the sentence grammatical?",
+        "Grammatical sentences, CoLA",
         "Warstadt, Singh and Bowman 2019, Neural Network Acceptability Judgments, TACL",
         (8551, 1043, 1063),
         labels=("unacceptable", "acceptable"),
@@ -76,7 +76,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "sst-2",
         "SST-2",
-        "Sentiment of film reviews, phrases and sentences",
+        "Sentiment of film reviews, SST-2",
         "Socher et al. 2013, Recursive Deep Models for Semantic Compositionality, EMNLP",
         (67349, 872, 1821),
         labels=("negative", "positive"),
@@ -86,7 +86,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "mrpc",
         "MRPC",
-        "Do two sentences of the news say the same?",
+        "Paraphrases in the news, MRPC",
         "Dolan and Brockett 2005, Automatically Constructing a Corpus of Sentential Paraphrases, IWP",
         (3668, 408, 1725),
         labels=("different", "paraphrase"),
@@ -101,7 +101,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "sts-b",
         "STS-B",
-        "How alike are two sentences, 0 to 5?",
+        "Likeness of two sentences from 0 to 5, STS-B",
         "Cer et al. 2017, SemEval-2017 Task 1, Semantic Textual Similarity",
         (5749, 1500, 1379),
         labels=(),
@@ -115,7 +115,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "qqp",
         "QQP",
-        "Do two questions ask the same?",
+        "Questions that ask the same, QQP",
         "Iyer, Dandekar and Csernai 2017, First Quora Dataset Release: Question Pairs",
         (363846, 40430, 390965),
         labels=("different", "duplicate"),
@@ -129,7 +129,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "mnli",
         "MNLI",
-        "Does a sentence follow from another, contradict it, or neither? (two test sets)",
+        "Entailment, contradiction or neither in many genres, MNLI",
         "Williams, Nangia and Bowman 2018, A Broad-Coverage Challenge Corpus, NAACL",
         (392702, 9815, 9832, 9796, 9847),
         labels=("entailment", "neutral", "contradiction"),
@@ -147,7 +147,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "qnli",
         "QNLI",
-        "Does a sentence of Wikipedia hold the answer to a question?",
+        "Sentences that hold the answer to a question, QNLI",
         "Wang et al. 2018, GLUE, from Rajpurkar et al. 2016, SQuAD",
         (104743, 5463, 5463),
         labels=_NLI,
@@ -156,7 +156,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "rte",
         "RTE",
-        "Does a sentence follow from another?",
+        "Entailment, RTE",
         "Dagan et al. 2006, Bar Haim et al. 2006, Giampiccolo et al. 2007, Bentivogli et al. 2009",
         (2490, 277, 3000),
         labels=_NLI,
@@ -164,7 +164,7 @@ GLUE: tuple[Task, ...] = (
     _glue(
         "wnli",
         "WNLI",
-        "Does a pronoun mean what a second sentence puts in its place?",
+        "What a pronoun stands for, WNLI",
         "Levesque, Davis and Morgenstern 2011, The Winograd Schema Challenge",
         (635, 71, 146),
         labels=("not_entailment", "entailment"),
@@ -176,7 +176,7 @@ SUPERGLUE: tuple[Task, ...] = (
     _superglue(
         "boolq",
         "BoolQ",
-        "Yes or no? Questions on a passage",
+        "Yes-or-no questions on a passage, BoolQ",
         "Clark et al. 2019, BoolQ, NAACL",
         (9427, 3270, 3245),
         text_fields=("question", "passage"),
@@ -185,7 +185,7 @@ SUPERGLUE: tuple[Task, ...] = (
     _superglue(
         "wic",
         "WiC",
-        "Does a word mean the same in two sentences?",
+        "One sense of a word or two, WiC",
         "Pilehvar and Camacho-Collados 2019, WiC, NAACL",
         (5428, 638, 1400),
         labels=("different", "same"),

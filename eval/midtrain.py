@@ -5,7 +5,7 @@
 
 What a domain gains, the rest may lose, so both losses are reported, before, during and after: that of held-out text of
 the task, and that of general text which no update sees. Models that see both ways are trained as masked LMs. Where a
-checkpoint comes without that read-out (sentence encoders), a fresh one is made: the losses before then tell of it alone.
+checkpoint comes without that read-out (sentence encoders), a fresh one is made: then the first losses tell of it alone.
 
 Gururangan et al. 2020, arXiv:2004.10964 (task-adaptive pre-training).
 """
@@ -22,8 +22,9 @@ from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.output_folder import require_folder
 
-# Characters of one document of general text: many documents tell more than a few long ones.
-DOCUMENT = 2000
+# Characters that are watched of one document, since many documents tell more than a few long ones; and of one piece.
+DOCUMENT, PIECE = 2000, 500
+# Share of the task's texts that no update sees.
 HELD_OUT = 0.05
 
 
@@ -161,19 +162,23 @@ def prepare(
         learnt = data
     else:
         name = tasks.get(task).name
-        learnt = _shards(beside / name, lambda: tasks.texts(name), tokenizer, f"task {name}", HELD_OUT)
+        learnt = _shards(beside / name, lambda: tasks.texts(name), tokenizer, f"task {name}", valid_fraction=HELD_OUT)
+    pieces = list(dict.fromkeys(excerpts(text, characters)))
+    if len(pieces) < 2:
+        raise InputError(f"{text.name} is too little general text to watch; give more than {PIECE} characters")
     label = f"{text.name}, {characters:,} characters"
-    watched = _shards(beside / "general", lambda: excerpts(text, characters), tokenizer, label, 0.99)
+    # All but one are held out, and none is learnt: the one is for write_shards, which wants something to train on.
+    rest = len(pieces) - 1
+    watched = _shards(beside / "general", lambda: pieces, tokenizer, label, valid_fraction=0.0, min_valid=rest)
     return {"data": os.path.abspath(learnt), "watch": os.path.abspath(watched)}
 
 
 def excerpts(documents: Iterable[str], characters: int) -> Iterator[str]:
-    """The beginnings of documents, at most 2,000 characters each, until so many characters are together."""
+    """The beginnings of documents, at most 2,000 characters each, in pieces of 500, until so many are together."""
     left = characters
     for document in documents:
         excerpt = document[: min(DOCUMENT, left)]
-        if excerpt.strip():
-            yield excerpt
+        yield from (excerpt[start : start + PIECE] for start in range(0, len(excerpt), PIECE))
         left -= len(excerpt)
         if left <= 0:
             return
@@ -193,7 +198,7 @@ def run(config: RunConfig, out: str | Path, *, quiet: bool = False) -> tuple[Los
     return found[0], found[1]
 
 
-def _shards(folder: Path, documents: Any, tokenizer: Any, source: str, valid_fraction: float) -> Path:
+def _shards(folder: Path, documents: Any, tokenizer: Any, source: str, **held_out: Any) -> Path:
     """Shards of `documents()` in `folder`; those of an earlier, interrupted run are taken as they are."""
     from train.data.shards import MANIFEST, open_shards, write_shards
 
@@ -202,5 +207,5 @@ def _shards(folder: Path, documents: Any, tokenizer: Any, source: str, valid_fra
         if held != source:
             raise InputError(f"{folder} holds shards of {held}, not of {source}; take another --out")
         return folder
-    write_shards(documents(), tokenizer, folder, valid_fraction=valid_fraction, source=source, progress=False)
+    write_shards(documents(), tokenizer, folder, source=source, progress=False, **held_out)
     return folder

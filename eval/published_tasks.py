@@ -79,7 +79,7 @@ PUBLISHED_TASKS: tuple[Task, ...] = (
     ),
     _choice(
         "swag",
-        "What happens next in a film? Four endings",
+        "What happens next in a film, SWAG",
         ("swag/train.csv", "swag/val.csv"),
         "val",
         (73546, 20006),
@@ -89,7 +89,7 @@ PUBLISHED_TASKS: tuple[Task, ...] = (
     ),
     _choice(
         "hellaswag",
-        "How does a text go on? Four endings that machines find hard",
+        "How a text goes on, HellaSwag",
         ("hellaswag/hellaswag_train.jsonl", "hellaswag/hellaswag_val.jsonl"),
         "val",
         (39905, 10042),

@@ -17,7 +17,7 @@ def splits_of(settings: Mapping[str, Any]) -> Splits:
 
     Args:
         settings: "task" (a name), perhaps with its "folder"; or "data" (a file) with its columns "text", "label",
-            "text_b" and its "test" file.
+            "text_b", its "test" file and perhaps its "kind".
 
     Raises:
         InputError: both or none of them, and what `eval.tasks` refuses.
@@ -27,7 +27,9 @@ def splits_of(settings: Mapping[str, Any]) -> Splits:
         raise InputError(f"give one of --task NAME ({KNOWN}) and --data FILE" + (", not both" if name else ""))
     if name:
         return tasks.load(name, settings.get("folder") or None)
-    return tasks.from_file(data, settings["text"], settings["label"], text_b=settings["text_b"], test=settings["test"])
+    kind = settings.get("kind") or "classification"
+    columns = {"text": settings["text"], "label": settings["label"], "text_b": settings["text_b"]}
+    return tasks.from_file(data, **columns, test=settings["test"], kind=kind)
 
 
 def check_names(checkpoints: Sequence[str], names: Sequence[str | None]) -> None:

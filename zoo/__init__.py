@@ -7,6 +7,21 @@
 """
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # for editors, which run nothing
+    from zoo.cache import Cache
+    from zoo.checkpoints import export, load
+    from zoo.config import ModelConfig
+    from zoo.errors import InputError
+    from zoo.forward import Output
+    from zoo.generation import generate
+    from zoo.layer_config import LayerConfig, RotaryScaling
+    from zoo.model import Model, with_head, with_image_size
+    from zoo.registry import create, list_models
+    from zoo.stack import stack_layers, unstack_layers
+    from zoo.summary import summarise
+    from zoo.tokenizer import Tokenizer, load_tokenizer
 
 # Every name is imported when it is first used, so that `python -m zoo list` waits for no JAX.
 _HOMES = {

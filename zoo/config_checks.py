@@ -76,8 +76,8 @@ def check_heads(config: Any) -> None:
     if head == "lm":
         require(
             config.embed_rank is None or config.embed_projection == "tokens",
-            f'embed_rank {config.embed_rank}: head "lm" has no transform to that width; use head "masked_lm" or "none", '
-            'or embed_projection "tokens"',
+            f'embed_rank {config.embed_rank}: head "lm" has no transform to that width; use head "masked_lm" or '
+            '"none", or embed_projection "tokens"',
         )
     if config.visibility == "causal":  # no published model classifies by a first token that sees nothing but itself
         blind = "the first token, which sees itself alone in a causal model"
@@ -97,8 +97,8 @@ def check_ranks(config: Any) -> None:
     if config.embed_rank is not None:
         require_int("embed_rank", config.embed_rank, 1, MAX_DIM)
     if config.embed_projection == "tokens":
-        require(config.embed_rank is not None, 'embed_projection "tokens" needs embed_rank, the width of the token table')
-        require(not config.pooler, 'pooler reads a stream of width embed_dim; embed_projection "tokens" ends in embed_rank')
+        require(config.embed_rank is not None, 'embed_projection "tokens" needs embed_rank, the token table\'s width')
+        require(not config.pooler, 'pooler reads a stream of width embed_dim, but embed_projection "tokens" narrows it')
 
 
 def check_images(config: Any) -> None:
@@ -116,8 +116,8 @@ def check_images(config: Any) -> None:
         f"patch_size {config.patch_size} does not divide image_size {config.image_size}; nearest that does: "
         f"{nearest_divisor(config.image_size, config.patch_size)}",
     )
-    wanted: dict[str, Any] = {"vocab_size": 0, "positions": "learned", "visibility": "full", "position_offset": 0, "token_types": 0}
-    wanted |= {"embed_rank": None, "embed_norm": False, "embed_scale": None, "cross_attention": False}
+    wanted: dict[str, Any] = {"vocab_size": 0, "positions": "learned", "visibility": "full", "position_offset": 0}
+    wanted |= {"token_types": 0, "embed_rank": None, "embed_norm": False, "embed_scale": None, "cross_attention": False}
     for name, value in wanted.items():
         found = getattr(config, name)
         require(found == value, f"{name} is {found!r}, but a model of images (image_size > 0) needs {value!r}")

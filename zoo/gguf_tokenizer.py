@@ -34,7 +34,7 @@ QWEN2_SPLIT = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}"
 # How text is cut, by tokenizer.ggml.pre: a pattern (None: GPT-2's own), single digits, NFC, whole words first.
 CUTS: dict[str, tuple[str | None, bool, bool, bool]] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "mpt", "roberta-bpe"), (None, False, False, False)),
-    "olmo": (None, False, True, False),  # GPT-NeoX's
+    **dict.fromkeys(("olmo", "modern-bert"), (None, False, True, False)),  # GPT-NeoX's
     "dbrx": (LLAMA3_SPLIT, False, False, False),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), (None, True, False, False)),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe"), (LLAMA3_SPLIT, False, False, True)),

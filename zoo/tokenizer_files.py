@@ -98,7 +98,7 @@ def _read_gguf(path: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[s
     from zoo.gguf_tokenizer import tokenizer_files
 
     files = tokenizer_files(path)
-    return _read_bytes(files, path.parent / next(iter(files))), files
+    return _read_bytes(files, path), files
 
 
 def _read_bytes(files: dict[str, bytes], path: Path) -> "SentencePieces | HuggingFacePieces":

@@ -78,7 +78,7 @@ def test_validation_scores_are_those_of_the_parameters_kept(bert, topics, tokeni
     kept = next(entry for entry in tuned.evaluations if entry["step"] == tuned.chosen_step)
     assert kept["accuracy"] == found.scores["accuracy"] == max(entry["accuracy"] for entry in tuned.evaluations)
     assert kept["loss"] == pytest.approx(found.loss)
-    assert told(tuned)[0] == f"trained {tuned.trainable:,} of {tuned.total:,} parameters (100.00%)"
+    assert told(tuned)[0] == f"trained {tuned.trainable:,} of {tuned.total:,} parameters (100%)"
 
 
 def test_what_cannot_be_selected_is_one_line(bert, topics, tokenizer, one):

@@ -39,7 +39,8 @@ def network(layers, slots=1, scan=False, preset="gpt2-tiny"):
 
 
 @given(
-    layers=st.integers(1, 5), slots=st.integers(1, 3), scan=st.booleans(), top=st.integers(1, 5), way=st.sampled_from(["top", "head", "full"])
+    layers=st.integers(1, 5), slots=st.integers(1, 3), scan=st.booleans(), top=st.integers(1, 5),
+    way=st.sampled_from(["top", "head", "full"]),
 )  # fmt: skip
 def test_two_parts_make_the_whole(layers, slots, scan, top, way):
     """Every number is in one part alone, the upper `top` layers and the head are trained, and nothing below them is."""
@@ -168,7 +169,8 @@ def test_what_is_frozen_has_no_moments(way, stacks):
         trained = {**trained, lora.NAME: lora.create(params, ("query",), 2, jax.random.key(0))}
     optimizer = planned_optimizer(tuning.Recipe.of(config).train)
     state = jax.eval_shape(optimizer.init, trained)
-    adam = next(s for s in jax.tree.leaves(state, is_leaf=lambda n: isinstance(n, optax.ScaleByAdamState)) if isinstance(s, optax.ScaleByAdamState))  # fmt: skip
+    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, optax.ScaleByAdamState))
+    (adam,) = (node for node in nodes if isinstance(node, optax.ScaleByAdamState))
     assert jax.tree.structure(adam.mu) == jax.tree.structure(trained) == jax.tree.structure(adam.nu)
     assert freeze.count(adam.mu) == freeze.count(trained) < 0.5 * freeze.count(params)
 

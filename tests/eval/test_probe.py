@@ -33,7 +33,7 @@ def problem(seed, examples, width, outputs):
     strength=st.sampled_from([1e-3, 0.1, 1.0, 30.0]), weighted=st.booleans(),
 )  # fmt: skip
 def test_the_closed_form_is_scikit_learns(examples, width, outputs, seed, strength, weighted):
-    """Kernel and bias of its Ridge on standardised features, and what it says of each example when fitted without it."""
+    """Kernel and bias of its Ridge on standardised features, and what it says of an example when fitted without it."""
     x, y, w = problem(seed, examples, width, outputs)
     w = w if weighted else np.ones(examples)
     found = probe.ridge(x, y, w if weighted else None, grid=(strength,))

@@ -137,7 +137,7 @@ def test_compare_reads_reports_of_format_1(made, tmp_path):
     [
         (lambda p: [part.update(name="x", task="x") for part in p["tasks"] + p["cells"]], "the tasks differ: mine in "),
         (lambda p: p["tasks"][0].update(main_metric="macro_f1"), "another main metric on either side: accuracy in "),
-        (lambda p: p["tasks"][0].update(labels=["sea", "kitchen"]), "another set of labels on either side: kitchen, sea "),
+        (lambda p: p["tasks"][0].update(labels=["sea", "kitchen"]), "another set of labels on either side: kitchen, s"),
         (lambda p: p["tasks"][0]["digests"].update(test="0123"), "the test sets differ: 20 examples on both sides"),
         (lambda p: p["tasks"][0]["sizes"].update(test=21), "another test set on either side: 20 examples in "),
         (lambda p: [c.update(labels=32) for c in p["cells"]], "have no label budget and seed in common"),

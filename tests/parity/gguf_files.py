@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 
 from tests.parity.decoders import GEMMA, GEMMA3, MULTI, NEOX, PHI, STABLE, WINDOW, factors
+from tests.parity.encoders import DISTILBERT, MODERNBERT
 from tests.parity.reference import BERT, GPT, GROUPED, Case
 
 TRAINED = 48
@@ -86,6 +87,8 @@ CASES: dict[str, tuple[str, Case, str]] = {
     ),
     "gpt2": ("gpt2", Case("GPT2LMHeadModel", GPT, {}, 48), "gpt"),
     "bert": ("bert", Case("BertModel", BERT, {}, 49), "bert"),
+    "distilbert": ("bert", Case("DistilBertModel", DISTILBERT, {}, 52), "distilbert"),
+    "modernbert": ("modern-bert", Case("ModernBertModel", MODERNBERT, {}, 51), "modernbert"),
     "roberta": ("bert", Case("RobertaModel", BERT, dict(pad_token_id=1, layer_norm_eps=1e-5), 50), "bert"),
 }
 
@@ -109,20 +112,31 @@ def _settings(writer: gguf.GGUFWriter, kind: str, config: Any) -> None:
     writer.add_context_length(config.max_position_embeddings - (config.pad_token_id + 1 if roberta else 0))
     writer.add_embedding_length(width)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(4 * width if kind == "gpt2" else config.intermediate_size)
+    ffn = "hidden_dim" if config.model_type == "distilbert" else "intermediate_size"
+    writer.add_feed_forward_length(4 * width if kind == "gpt2" else getattr(config, ffn))
     writer.add_head_count(heads)
-    if kind == "bert":
+    if kind.endswith("bert"):
         writer.add_causal_attention(False)
         writer.add_pooling_type(gguf.PoolingType.MEAN)
-        writer.add_token_type_count(config.type_vocab_size)
-    for name in ("layer_norm_eps", "layer_norm_epsilon"):
+    if kind == "bert":
+        writer.add_token_type_count(getattr(config, "type_vocab_size", 1))
+    if config.model_type == "distilbert":
+        writer.add_layer_norm_eps(1e-12)
+    if kind == "modern-bert":
+        writer.add_sliding_window(config.local_attention)
+        writer.add_sliding_window_pattern(3)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_vocab_size(config.vocab_size)
+        writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+        writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    for name in ("layer_norm_eps", "layer_norm_epsilon", "norm_eps"):
         if hasattr(config, name):
             writer.add_layer_norm_eps(getattr(config, name))
     if hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     if kind in ("stablelm", "gptneox"):
         writer.add_parallel_residual(config.use_parallel_residual)
-    if kind in ("bert", "gpt2"):
+    if kind in ("bert", "modern-bert", "gpt2"):
         return
     rope = getattr(config, "rope_parameters", None) or {}
     part = rope.get("partial_rotary_factor", 1.0)

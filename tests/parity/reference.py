@@ -165,7 +165,7 @@ def gradient_errors(gradient: Any, wanted: Any) -> list[float]:
 
 @contextlib.contextmanager
 def in_float64(model: Any) -> Iterator[None]:
-    """`model` computes in float64 throughout: its norms, softmaxes and rotary tables name float32, which here is float64.
+    """`model` computes in float64 throughout, also where its norms, softmaxes and rotary tables name float32.
 
     Weights come back as they were: float32 numbers are float64 numbers.
     """

@@ -41,9 +41,11 @@ DECODERS = (
     "gemma3-scaled",
     "neox",
     "opt",
+    "opt-350m",
     "phi3",
     "olmo2",
     "stablelm",
+    "stablelm-2-12b",
 )
 GOLDEN = (*TEXT, *DECODERS, *VISION)
 CASES = reference.CASES | encoders.CASES | decoders.CASES | test_vision.CASES

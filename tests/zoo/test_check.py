@@ -12,7 +12,7 @@ import zoo
 from tests import made_up
 from zoo.check import Certificate, Claim, behaviour, certify, files, finite, shapes_and_count
 from zoo.check.claims import NotApplicable, difference, drift
-from zoo.check.command import check
+from zoo.check.command import check, show
 from zoo.checkpoints import export
 from zoo.checkpoints.belongings import special_ids, tokenizer_of, trained_with
 from zoo.errors import InputError
@@ -292,6 +292,17 @@ def test_a_tokenizer_of_another_program_is_told_and_not_failed(folder, capsys):
     assert claims["the tokenizer opens"]["passed"] is None
     assert claims["the tokenizer opens"]["measured"].startswith("no tokenizer: ")
     assert claims["a text comes back"]["measured"] == "comes with no tokenizer"
+
+
+def test_the_table_of_a_pipe_has_a_line_for_each_claim(capsys):
+    long = "a number and what it was found by, " * 6
+    claims = (Claim("first", True, long, "0"), Claim("second", False, "1", "0"), Claim("third", None, "told"))
+    show("runs/x", "gpt", Certificate(claims), 61.2)
+    title, heads, *rows, verdict = capsys.readouterr().out.splitlines()
+    assert title == "runs/x (gpt)" and heads.split() == ["claim", "measured", "bound", "verdict"]
+    assert [row.split()[0] for row in rows] == ["first", "second", "third"] and long.strip() in rows[0]
+    assert [row.split()[-1] for row in rows] == ["passed", "FAILED", "-"]
+    assert verdict == "not sound: 1 of 2 claims fail (61 s)" and not any(row.endswith(" ") for row in (title, *rows))
 
 
 def test_the_command(folder, capsys):

@@ -109,7 +109,7 @@ def test_a_tokenizer_of_another_program_is_left_out_and_told(folder, tmp_path, c
 @pytest.mark.parametrize(
     "name, changes, said",
     [
-        ("bert-tiny", {}, 'BERT folders have no read-out of the bare token table: this one comes back with head "none"'),
+        ("bert-tiny", {}, 'have no read-out of the bare token table: this one comes back with head "none"'),
         ("llama-tiny", dict(head="classifier", num_labels=2, pooling="last", classifier_bias=False, pad=False),
          "no pad_token_id: transformers classifies single rows alone until config.pad_token_id is set"),
         ("llama-tiny", dict(head="classifier", num_labels=2, pooling="last", classifier_bias=False), ""),

@@ -140,6 +140,37 @@ def test_all_faults_are_in_one_report(folder):
     assert "1 wrong type: ln_f.bias I32" in said
 
 
+def test_norms_that_lie_in_a_tensor_a_head(tmp_path):
+    """StableLM 2 12B: each in its place, and each one that is wrong is named."""
+    config = zoo.create("stablelm-2-12b", **SMALL | dict(num_heads=3, num_kv_heads=3, rotary_dim=2)).config
+    model, params = seeded(config)
+    folder = tmp_path / "model"
+    export(model, params, folder)
+    tensors = load_file(folder / "model.safetensors")
+    scale = params["blocks"]["layer_1"]["attention"]["query_norm"]["scale"]
+    for head in range(3):
+        stored = tensors[f"model.layers.1.self_attn.q_layernorm.norms.{head}.weight"]
+        assert stored.tobytes() == np.asarray(scale[head]).tobytes()
+    assert same(load(folder)[1], params)
+
+    def spoil(tensors):
+        for layer, head, wrong in ((0, 1, None), (0, 2, np.ones(5, np.float32)), (1, 0, np.ones(4, np.int32))):
+            name = f"model.layers.{layer}.self_attn.k_layernorm.norms.{head}.weight"
+            tensors.pop(name)
+            if wrong is not None:
+                tensors[name] = wrong
+        tensors["model.layers.0.self_attn.k_layernorm.norms.3.weight"] = np.ones(4, np.float32)
+
+    said = refusal(edit(folder, spoil))
+    for fault in (
+        "1 missing: layers.0.self_attn.k_layernorm.norms.1.weight",
+        "1 unexpected: layers.0.self_attn.k_layernorm.norms.3.weight",
+        "1 wrong shape: layers.0.self_attn.k_layernorm.norms.2.weight [5] for [4]",
+        "1 wrong type: layers.1.self_attn.k_layernorm.norms.0.weight I32",
+    ):
+        assert fault in said
+
+
 def test_many_faults_are_counted_and_ten_are_named(folder):
     said = refusal(edit(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".h.1." in name]))
     assert "12 missing" in said and said.endswith("and 2 more")

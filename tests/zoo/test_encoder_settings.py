@@ -249,6 +249,15 @@ def test_heads_by_architecture(architecture, head):
     assert published_config(found)[1]["architectures"] == [architecture]
 
 
+def test_sides_that_are_given_twice():
+    """[224, 224] is 224; what is not square is refused by that name."""
+    vit = PUBLISHED["vit-base"]
+    assert read(vit | {"image_size": [224, 224], "patch_size": [16, 16]}) == read(vit)
+    for name, value in (("image_size", [224, 336]), ("patch_size", [16, 8]), ("image_size", [[224], 224])):
+        with pytest.raises(InputError, match=f"{name} is .*; images and patches must be square"):
+            read(vit | {name: value})
+
+
 def test_positions_of_roberta_begin_behind_its_padding_id():
     assert (read(ROBERTA).max_positions, read(ROBERTA).position_offset) == (512, 2)
     first = read(ROBERTA | {"pad_token_id": 0})

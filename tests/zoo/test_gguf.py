@@ -13,7 +13,15 @@ import sentencepiece
 import zoo
 from tests import made_up
 from zoo.checkpoints import export, load, load_config
-from zoo.checkpoints.gguf_spellings import halves_from_pairs
+from zoo.checkpoints.gguf_spellings import (
+    MIXTRAL,
+    SPELLINGS,
+    halves_from_pairs,
+    heads_from_thirds,
+    in_its_words,
+    respelled,
+    slices,
+)
 from zoo.errors import InputError
 from zoo.gguf_file import is_gguf, read_header
 from zoo.gguf_tokenizer import tokenizer_files
@@ -100,6 +108,43 @@ def test_rows_for_neighbouring_pairs_become_rows_for_halves():
     found = np.einsum("tnh,snh->nts", halves(stored["q"]), halves(stored["k"]))
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     assert halves_from_pairs(np.arange(8), 1).tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def test_thirds_become_heads_and_experts_are_parts_of_the_file(tmp_path):
+    query, key, value = (np.arange(6) + 10 * part for part in (1, 2, 3))  # two heads of three features
+    rows = heads_from_thirds(np.concatenate([query, key, value]), 2)
+    assert rows.tolist() == [10, 11, 12, 20, 21, 22, 30, 31, 32, 13, 14, 15, 23, 24, 25, 33, 34, 35]
+    assert heads_from_thirds(np.arange(7), 2).tolist() == list(range(7))
+    array = np.random.RandomState(0).standard_normal((3, 4, 64)).astype(np.float32)
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    number_type = gguf.GGMLQuantizationType.Q8_0
+    stored = gguf.quants.quantize(array, number_type)
+    writer.add_tensor("blk.0.ffn_up_exps.weight", stored, raw_dtype=number_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    whole = read_header(tmp_path / "x.gguf").tensors["blk.0.ffn_up_exps.weight"]
+    found = [part.read() for part in slices(whole)]
+    assert whole.shape == (3, 4, 64) and (np.stack(found) == gguf.quants.dequantize(stored, number_type)).all()
+    names = [name for name, _ in respelled("blk.0.ffn_up_exps.weight", whole, MIXTRAL, 4, 2)]
+    assert names == [f"layers.0.block_sparse_moe.experts.{expert}.w3.weight" for expert in range(3)]
+    assert [name for name, _ in respelled("blk.0.ffn_up_exps.weight", whole, SPELLINGS["llama"], 4, 2)] == [whole.name]
+
+
+@pytest.mark.parametrize(
+    "kind, line, told",
+    [
+        ("gpt2", "x: n_embd is 0", "x: gpt2.embedding_length is 0"),
+        ("gpt2", "1 missing: h.3.attn.c_attn.bias", "1 missing: blk.3.attn_qkv.bias"),
+        ("bert", "embeddings.LayerNorm.weight [3] for [4]", "token_embd_norm.weight [3] for [4]"),
+        ("phi3", "partial_rotary_factor is -1", "phi3.rope.dimension_count is -1"),
+        ("llama", "/n_embd/hidden_size/norm.weight: no", "/n_embd/hidden_size/norm.weight: no"),
+        ("llama", "1: lm_head.weight and embed_tokens.weight", "1: output.weight and token_embd.weight"),
+    ],
+)
+def test_faults_speak_of_the_file(kind, line, told):
+    assert in_its_words(line, kind, SPELLINGS[kind]) == told
 
 
 def test_it_leaves_as_a_folder(tmp_path):

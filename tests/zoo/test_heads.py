@@ -139,7 +139,7 @@ def test_next_sentence_and_head_none():
         ("masked_lm", lambda p, h: ({"embed": p["embed"]}, h), "unembed: params lack masked_lm/bias"),
         ("lm", lambda p, h: (p | {"embed": {"token": {"embedding": p["embed"]["token"]["embedding"][:, 1:]}}}, h),
          "unembed: params: embed/token/embedding has shape"),
-        ("masked_lm", lambda p, h: (p | {"masked_lm": p["masked_lm"] | {"kernel": h}}, h), "params have masked_lm/kernel"),
+        ("masked_lm", lambda p, h: (p | {"masked_lm": p["masked_lm"] | {"kernel": h}}, h), "have masked_lm/kernel"),
         ("lm", lambda p, h: (p, h[..., 1:]), f"unembed: hidden has shape (3, 4, {D - 1}); its last axis must be {D}"),
         ("lm", lambda p, h: (p, [[1.0]]), "unembed: hidden"),
     ],

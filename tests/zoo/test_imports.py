@@ -1,4 +1,4 @@
-"""What is imported when: names of the package at their first use, JAX where a command needs it, and Ctrl-C meanwhile."""
+"""What is imported when: names at their first use, JAX where a command needs it, and Ctrl-C meanwhile."""
 
 import importlib
 import runpy

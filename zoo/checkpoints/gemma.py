@@ -195,7 +195,7 @@ def text_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
         raise outer.fault(f'architecture "{name}" is not supported{nearest(name, WITH_IMAGES)}')
     outer.ignore("text_config", "initializer_range", "tie_word_embeddings", *IMAGE_SETTINGS)
     outer.done()
-    shared = ("tie_word_embeddings", "quantization_config", "auto_map", "id2label", "label2id", "num_labels")
+    shared = ("tie_word_embeddings", "id2label", "label2id", "num_labels")
     given = {key: values[key] for key in shared if key in values}
     return given | inner | {"model_type": "gemma3_text", "architectures": [WITH_IMAGES[name]]}
 

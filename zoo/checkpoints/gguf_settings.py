@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.checkpoints.gguf_spellings import MIXTRAL, SPELLINGS, Spelling
+from zoo.checkpoints.gguf_spellings import DISTILBERT, MIXTRAL, SPELLINGS, Spelling
 from zoo.checkpoints.rotary_settings import published_partial
 from zoo.errors import InputError
 from zoo.gguf_file import GgufFile, GgufTensor
@@ -31,8 +31,9 @@ READ_APART = {
     "tensor_data_layout",
 }
 ALSO = {
-    "bert": {"attention.causal", "pooling_type"},
+    "bert": {"attention.causal", "attention.layer_norm_epsilon", "pooling_type"},
     "gemma3": {"attention.sliding_window_pattern"},
+    "modern-bert": {"attention.causal", "attention.sliding_window_pattern", "pooling_type"},
     "llama": {"expert_count", "expert_used_count"},
     "phi3": {"rope.scaling.attn_factor"},
     "stablelm": {"attention.head_count_kv"},
@@ -53,8 +54,11 @@ def read_settings(file: GgufFile, kind: str) -> tuple[Spelling, dict[str, Any], 
     """
     prefix = f"{kind}."
     said = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
-    experts = kind == "llama" and bool(said.get("expert_count"))
-    spelling = MIXTRAL if experts else SPELLINGS[kind]
+    spelling = SPELLINGS[kind]
+    if kind == "llama" and said.get("expert_count"):
+        spelling = MIXTRAL
+    if kind == "bert" and "token_types.weight" not in file.tensors:
+        spelling = DISTILBERT
     strange = sorted(set(said) - set(spelling.settings) - READ_APART - ALSO.get(kind, set()))
     if strange:
         raise InputError(
@@ -83,7 +87,7 @@ def read_settings(file: GgufFile, kind: str) -> tuple[Spelling, dict[str, Any], 
         raise InputError(f"{file.path}: {prefix}rope.dimension_count is {turned!r} but heads have {head} features")
     elif spelling.partial:
         values[spelling.partial] = 1.0
-    if said.get("attention.sliding_window"):
+    if said.get("attention.sliding_window") and "attention.sliding_window" not in spelling.settings:
         values["sliding_window"] = said["attention.sliding_window"]
     values |= _own(file, kind, said, values, layers, width / heads, head)
     values |= _scaling(file, said, values, head, turned)
@@ -116,11 +120,13 @@ def _own(
     biased = "blk.0.attn_q.bias" in file.tensors
     if kind in LARGEST:
         own["query_pre_attn_scalar"] = share if layers == LARGEST[kind] else head
-    if kind == "gemma3":
-        pattern = said.get("attention.sliding_window_pattern", 6)
-        if isinstance(pattern, list):
-            own["layer_types"] = ["sliding_attention" if local else "full_attention" for local in pattern]
-        elif "sliding_window" in values:
+    pattern = said.get("attention.sliding_window_pattern", 3 if kind == "modern-bert" else 6)
+    if isinstance(pattern, list):
+        own["layer_types"] = ["sliding_attention" if local else "full_attention" for local in pattern]
+    elif kind == "modern-bert":
+        own["global_attn_every_n_layers"] = pattern
+    elif kind == "gemma3":
+        if "sliding_window" in values:
             own["sliding_window_pattern"] = pattern
         else:
             own["sliding_window"], own["sliding_window_pattern"] = None, 1
@@ -131,11 +137,13 @@ def _own(
         own["num_experts_per_tok"] = said.get("expert_used_count")
     if kind == "stablelm":
         own["use_qkv_bias"] = biased
-    if kind == "bert":
-        if said.get("attention.causal", False) is not False:
-            raise InputError(f"{file.path}: bert.attention.causal is {said['attention.causal']!r}; BERT sees both ways")
-        types = file.tensors.get("token_types.weight")
-        own["type_vocab_size"] = types.shape[0] if types else None
+    if kind.endswith("bert") and said.get("attention.causal", False) is not False:
+        raise InputError(f"{file.path}: {kind}.attention.causal is {said['attention.causal']!r}; it sees both ways")
+    if values["model_type"] == "bert":
+        own["type_vocab_size"] = file.tensors["token_types.weight"].shape[0]
+    if values["model_type"] == "distilbert" and not 0 <= said.get("attention.layer_norm_epsilon", 0.0) < 2e-12:
+        epsilon = said["attention.layer_norm_epsilon"]
+        raise InputError(f"{file.path}: bert.attention.layer_norm_epsilon is {epsilon!r}; without segments it is 1e-12")
     return own
 
 

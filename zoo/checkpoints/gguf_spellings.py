@@ -176,7 +176,56 @@ SPELLINGS = {
         },
         layers="encoder.layer.",
     ),
+    "modern-bert": Spelling(
+        "modernbert",
+        "ModernBertModel",
+        SIZES
+        | {
+            "attention.layer_norm_epsilon": "norm_eps",
+            "attention.sliding_window": "local_attention",
+            "rope.freq_base": "global_rope_theta",
+            "rope.freq_base_swa": "local_rope_theta",
+        },
+        names={
+            "token_embd": "embeddings.tok_embeddings",
+            "token_embd_norm": "embeddings.norm",
+            "output_norm": "final_norm",
+        },
+        layer_names={
+            "attn_norm": "attn_norm",
+            "attn_qkv": "attn.Wqkv",
+            "attn_output": "attn.Wo",
+            "ffn_norm": "mlp_norm",
+            "ffn_up": "mlp.Wi",
+            "ffn_down": "mlp.Wo",
+        },
+    ),
 }
+# Architectures of the same name that their tensors tell apart: a BERT without segments, a LLaMA with experts.
+DISTILBERT = replace(
+    SPELLINGS["bert"],
+    model_type="distilbert",
+    architecture="DistilBertModel",
+    settings={
+        "vocab_size": "vocab_size",
+        "context_length": "max_position_embeddings",
+        "embedding_length": "dim",
+        "block_count": "n_layers",
+        "feed_forward_length": "hidden_dim",
+        "attention.head_count": "n_heads",
+    },
+    layer_names={
+        "attn_q": "attention.q_lin",
+        "attn_k": "attention.k_lin",
+        "attn_v": "attention.v_lin",
+        "attn_output": "attention.out_lin",
+        "attn_output_norm": "sa_layer_norm",
+        "ffn_up": "ffn.lin1",
+        "ffn_down": "ffn.lin2",
+        "layer_output_norm": "output_layer_norm",
+    },
+    layers="transformer.layer.",
+)
 MIXTRAL = Spelling("mixtral", "MixtralForCausalLM", layer_names=LAYER_NAMES | ROUTED, paired=True)
 
 
@@ -246,7 +295,7 @@ def in_its_words(line: str, kind: str, spelling: Spelling) -> str:
     """A message about a folder's settings and tensors in the words of the file: `llama.block_count`, `blk.0.attn_q`."""
     settings = {setting: f"{kind}.{name}" for name, setting in spelling.settings.items()}
     settings |= {"rope_scaling: rope_type": f"{kind}.rope.scaling.type", "rope_scaling": f"{kind}.rope.scaling"}
-    settings["sliding_window"] = f"{kind}.attention.sliding_window"
+    settings.setdefault("sliding_window", f"{kind}.attention.sliding_window")
     if spelling.partial:
         settings[spelling.partial] = f"{kind}.rope.dimension_count"
     words = "|".join(re.escape(word) for word in sorted(settings, key=len, reverse=True))

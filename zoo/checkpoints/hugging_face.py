@@ -261,10 +261,12 @@ def export(
     if expected != given:
         odd = sorted(set(expected.items()) ^ set(given.items()))
         raise InputError(f"parameters are not those of the model: {odd[0][0]} (and {len(odd) - 1} more differ)")
-    odd = [path for path, leaf in flatten(params).items() if str(leaf.dtype) not in PUBLISHED_TYPES]
+    flat = flatten(params)
+    odd = [path for path, leaf in flat.items() if str(leaf.dtype) not in PUBLISHED_TYPES]
     if odd:
-        kinds = ", ".join(sorted({str(leaf.dtype) for path, leaf in flatten(params).items() if path in odd}))
-        raise InputError(f"{len(odd)} parameters are {kinds}, {odd[0]} for one; folders hold {', '.join(PUBLISHED_TYPES)}")
+        kinds = ", ".join(sorted({str(flat[path].dtype) for path in odd}))
+        held = ", ".join(PUBLISHED_TYPES)
+        raise InputError(f"{len(odd)} parameters are {kinds}, {odd[0]} for one; folders hold {held}")
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(f"the tokenizer has {tokenizer.vocab_size} pieces but the model {config.vocab_size} ids")
     layers = LayerView(params, config, jnp.dtype(dtype) if dtype else None)

@@ -101,6 +101,16 @@ def _dinov2_architectures(stem: str) -> dict[str, dict[str, Any]]:
     return {f"{stem}ForImageClassification": {"head": "classifier"}, f"{stem}Model": {}}
 
 
+def _side(settings: Settings, name: str, default: int) -> int:
+    """The side of a square, given once or as [height, width]."""
+    value = settings.values.get(name)
+    if isinstance(value, list):
+        if len(value) != 2 or value[0] != value[1] or isinstance(value[0], list):
+            raise settings.fault(f"{name} is {value!r}; images and patches must be square")
+        settings.values[name] = value[0]
+    return settings.whole(name, default)
+
+
 def _shared(settings: Settings, wanted: dict[str, Any], patch_size: int, norm_eps: float) -> dict[str, Any]:
     """The fields that all four read from the same settings."""
     dropout = settings.number("hidden_dropout_prob", 0.0)
@@ -109,8 +119,8 @@ def _shared(settings: Settings, wanted: dict[str, Any], patch_size: int, norm_ep
     settings.ignore("encoder_stride", "interpolate_pos_encoding")
     return dict(
         vocab_size=0,
-        image_size=settings.whole("image_size", 224),
-        patch_size=settings.whole("patch_size", patch_size),
+        image_size=_side(settings, "image_size", 224),
+        patch_size=_side(settings, "patch_size", patch_size),
         channels=settings.whole("num_channels", 3),
         class_token=True,
         embed_dim=settings.whole("hidden_size", 768),
