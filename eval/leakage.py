@@ -53,8 +53,8 @@ def near_copies(train: Sequence[str], test: Sequence[str]) -> int | None:
     nth = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
     pairs = np.repeat(readers, times) * len(test) + owners[np.repeat(start[place], times) + nth]
     pairs, shared = np.unique(pairs, return_counts=True)
-    # A Jaccard index of s takes s / (1 + s) of the test text's runs at least: few pairs are left to look at closely.
-    likely = pairs[shared * (1 + SIMILARITY) >= SIMILARITY * sizes[pairs % len(test)]]
+    # What two texts share is never more of their union than of one of them: few pairs are left to look at closely.
+    likely = pairs[shared >= SIMILARITY * sizes[pairs % len(test)]]
     found = {j for i, j in zip(*np.divmod(likely, len(test)), strict=True) if _similar(train[i], test[j])}
     return len(found)
 

@@ -155,6 +155,13 @@ def test_the_objective_is_a_sum_with_its_weight(bert, tokenizer, topics):
     assert float(pairs["accuracy"][0]) / 3 == pytest.approx(found.scores["accuracy"])
 
 
+def test_a_head_of_equal_shape_is_left_behind(bert, tuned):
+    """A checkpoint that was fine-tuned on another task of two classes begins this one with a fresh head."""
+    fresh = with_task_head(*bert, CONFIG, 2)[1]["classifier"]
+    assert same(with_task_head(tuned.model, tuned.params, CONFIG, 2)[1]["classifier"], fresh)
+    assert not same(tuned.params["classifier"], fresh)
+
+
 def test_cls_pooling_reads_through_the_pooler_where_there_is_one(bert):
     assert "pooler" not in with_task_head(*bert, CONFIG, 2)[1]
     model, params = with_task_head(*bert, CONFIG.replace(pooling="cls"), 2)

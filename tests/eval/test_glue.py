@@ -84,7 +84,10 @@ def test_mnli_is_scored_on_both_sets_with_labels_by_name(tmp_path):
     assert (only.text_b, names[only.label]) == ("hypothesis 950", "contradiction")
     assert splits.dropped["without a label that annotators agreed on"] == 1
     assert "2 matched, 1 mismatched" in splits.describe()
+    assert "training texts that are in the test set" not in {why for why, count in splits.dropped.items() if count}
     path = tmp_path / "MNLI/train.tsv"
+    path.write_text(path.read_text().replace("premise 4\thypothesis 4", "premise 950\thypothesis 950"))
+    assert load("mnli", tmp_path).dropped["training texts that are in the test set"] == 1, "in the mismatched one"
     path.write_text(path.read_text().replace("\tneutral\n", "\tneutrall\n", 1))
     refused(lambda: load("mnli", tmp_path), "train.tsv", "line 3", '"neutrall"', 'did you mean "neutral"')
 

@@ -10,7 +10,7 @@ from eval.leakage import near_copies
 from eval.splits import normalise
 from eval.tasks import Example, load
 
-WORDS = st.lists(st.sampled_from("a b c d e".split()), min_size=0, max_size=9).map(" ".join)
+WORDS = st.lists(st.sampled_from("a b".split()), min_size=0, max_size=9).map(" ".join)
 
 
 def runs(text):
@@ -33,6 +33,8 @@ def test_literal_near_copies():
     assert near_copies([text], [text, text.replace("acting", "music"), "another thing altogether"]) == 2
     assert near_copies([text.replace("price", "cost").replace("alone", "too")], [text]) == 0
     assert near_copies(["one two"], ["one two", "one", "two one", "one two three"]) == 1
+    assert near_copies(["a b c d"], ["a b c d e f"]) == 1, "2 of 4 runs is half"
+    assert near_copies(["a b c d"], ["a b c d e f g"]) == 0, "2 of 5 is less"
     assert near_copies([], ["one two"]) == 0
 
 

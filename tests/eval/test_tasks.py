@@ -199,6 +199,8 @@ def test_ratings_are_predicted_as_numbers(tmp_path):
     assert set(all_texts(signs.test)) <= set(all_texts(numbers.test)), "a text is on the same side in both"
     few = subset(numbers.train, 20, 0)
     assert len(few) == 20 and few == subset(numbers.train, 50, 0)[:20]
+    pool = [Example(f"text {i}", None, 0.0 if i % 2 else i / 100) for i in range(200)]
+    assert 20 < sum(e.label == 0.0 for e in subset(pool, 60, 0)) < 40, "a rating is no class of its own"
 
 
 def test_a_file_of_ratings_of_ones_own(tmp_path):

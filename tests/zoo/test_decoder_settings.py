@@ -115,8 +115,22 @@ def test_new_spelling_of_rotary_settings():
 
 
 @pytest.mark.parametrize(
+    "name, change",
+    [
+        ("smollm2-135m", {"max_sequence_length": 2048}),  # the first LLaMA conversions
+        ("opt-125m", {"learned_embeddings": True, "scale_embeddings": False}),  # Galactica
+        ("gemma2-2b", {"_num_labels": 1, "xla_device": True}),  # versions 2 and 3 of the reference library
+    ],
+)
+def test_what_published_folders_say_beside_the_numbers(name, change):
+    assert read(PUBLISHED[name] | change) == PRESETS[name]
+
+
+@pytest.mark.parametrize(
     "name, change, said",
     [
+        ("opt-125m", {"scale_embeddings": True}, "scale_embeddings is True"),
+        ("gemma2-2b", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         ("mistral-7b", {"layer_types": ["full_attention"] * 32}, "Mistral's layers are all alike"),
         ("mistral-7b", {"sliding_window": 0}, "sliding_window is 0"),
         ("mixtral-8x7b", {"num_local_experts": 65}, "num_local_experts is 65"),

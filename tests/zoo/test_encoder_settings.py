@@ -249,6 +249,14 @@ def test_heads_by_architecture(architecture, head):
     assert published_config(found)[1]["architectures"] == [architecture]
 
 
+def test_what_published_folders_say_beside_the_numbers():
+    """Notes of their authors, of the reference library's old versions, and of sentence-transformers."""
+    notes = {"language": "english", "name": "Roberta", "_num_labels": 9, "xla_device": True}
+    notes |= {"sbert_ce_default_activation_function": "torch.nn.Identity", "sentence_transformers": {"version": "4.1"}}
+    for name in ("roberta-base", "bert-base"):
+        assert read(PUBLISHED[name] | notes) == read(PUBLISHED[name])
+
+
 def test_sides_that_are_given_twice():
     """[224, 224] is 224; what is not square is refused by that name."""
     vit = PUBLISHED["vit-base"]

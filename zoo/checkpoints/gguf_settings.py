@@ -30,6 +30,14 @@ READ_APART = {
     "rope.scaling.yarn_beta_slow",
     "tensor_data_layout",
 }
+MUST = {
+    "context_length",
+    "feed_forward_length",
+    "attention.layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon",
+}
+# What the format means where a key is not there; a family's folders may mean something else.
+UNSET = {"rope.freq_base": 10000.0}
 ALSO = {
     "bert": {"attention.causal", "attention.layer_norm_epsilon", "pooling_type"},
     "gemma3": {"attention.sliding_window_pattern"},
@@ -71,7 +79,15 @@ def read_settings(file: GgufFile, kind: str) -> tuple[Spelling, dict[str, Any], 
     kv_heads = said.get("attention.head_count_kv", heads)
     kv_heads = _whole(file, said, prefix, "attention.head_count_kv") if kv_heads != heads else heads
     values = {"model_type": spelling.model_type, "architectures": [spelling.architecture], **spelling.fixed}
-    values |= {spelling.settings[name]: value for name, value in said.items() if name in spelling.settings}
+    for name, setting in spelling.settings.items():
+        if name in said:
+            values[setting] = said[name]
+        elif name in MUST:
+            raise InputError(f"{file.path}: {prefix}{name} is not set; a model needs it")
+        elif name in UNSET:
+            values[setting] = UNSET[name]
+    if "attention.head_count_kv" in spelling.settings:
+        values["num_key_value_heads"] = kv_heads
     # Stored in float32: 1e-5 comes as 9.999999747e-06, and is what was meant.
     values = {name: float(f"{value:.7g}") if isinstance(value, float) else value for name, value in values.items()}
     table = file.tensors.get("token_embd.weight")
@@ -141,8 +157,8 @@ def _own(
         raise InputError(f"{file.path}: {kind}.attention.causal is {said['attention.causal']!r}; it sees both ways")
     if values["model_type"] == "bert":
         own["type_vocab_size"] = file.tensors["token_types.weight"].shape[0]
-    if values["model_type"] == "distilbert" and not 0 <= said.get("attention.layer_norm_epsilon", 0.0) < 2e-12:
-        epsilon = said["attention.layer_norm_epsilon"]
+    epsilon = said.get("attention.layer_norm_epsilon", 1e-12)
+    if values["model_type"] == "distilbert" and not (isinstance(epsilon, float) and abs(epsilon - 1e-12) < 1e-15):
         raise InputError(f"{file.path}: bert.attention.layer_norm_epsilon is {epsilon!r}; without segments it is 1e-12")
     return own
 
@@ -208,7 +224,7 @@ def _longrope(
         sound = isinstance(trained, int) and isinstance(reach, int) and trained > 1
         ratio = reach / trained if sound else 0.0
         usual = math.sqrt(1 + math.log(ratio) / math.log(trained)) if ratio > 1 else 1.0
-        if abs(told - usual) > 1e-6 * usual:
+        if not abs(told - usual) <= 1e-6 * usual:
             scaling["attention_factor"] = told
     return {"rope_scaling": scaling}
 
