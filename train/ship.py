@@ -183,4 +183,10 @@ def _last_line(run: Path, steps: int) -> dict[str, Any]:
     lines = [line for line in read(run / "metrics.jsonl") if line["split"] == "train"]
     if done < steps or not lines:
         raise InputError(f"{run} is not finished: step {done:,} of {steps:,}")
-    return lines[-1]
+    return lines[-1] | {"seconds": run_seconds([line["seconds"] for line in lines])}
+
+
+def run_seconds(clocks: Sequence[float]) -> float:
+    """How long a run took, from the clock of each logged line, which starts anew each time that the run goes on."""
+    ends = [now for now, after in zip(clocks, [*clocks[1:], 0.0], strict=True) if after < now]
+    return sum(ends)

@@ -143,3 +143,38 @@ def test_what_is_there_is_not_overwritten(source, table, made, capsys):
     assert evaluate(words) == 2
     assert capsys.readouterr().err == f"error: {made}: is there already; name another --out\n"
     assert sorted(path.name for path in made.iterdir()) == before
+
+def test_again_takes_nothing_beside_it(tmp_path, capsys):
+    """Another checkpoint or rate beside --again used to be passed over in silence."""
+    for words in (["some-checkpoint"], ["--learning-rate", "0.1"], ["--task", "tweets"]):
+        assert evaluate(["finetune", *words, "--again", str(tmp_path)]) == 2
+        assert "beside it would not be read; leave it out" in capsys.readouterr().err
+
+
+def test_every_kind_of_file(source, tmp_path, capsys):
+    """One command from a file to scores and predictions, whatever the kind."""
+    made = {
+        "tagging": ("t.conll", "".join(f"harbor O\nMary{n} B-PER\nSmith I-PER\n\n" for n in range(40))),
+        "regression": ("r.tsv", "text\trating\n" + "".join(f"harbor tide {n}\t{n % 5}.5\n" for n in range(60))),
+        "choice": (
+            "swag.csv",
+            "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+            + "".join(f"harbor {n},tide,oven,tide,oven,oven,1\n" for n in range(40)),
+        ),
+        "spans": (
+            "squad.json",
+            json.dumps({"version": "1.1", "data": [{"title": f"t{n}", "paragraphs": [{"context": f"harbor tide {n} oven",
+             "qas": [{"id": f"q{n}", "question": "what tide", "answers": [{"text": "tide", "answer_start": 7}]}]}]}
+             for n in range(40)]}),
+        ),
+    }  # fmt: skip
+    files = {"tagging": "predictions.conll", "spans": "predictions.json"}
+    for kind, (name, text) in made.items():
+        path, out = tmp_path / name, tmp_path / f"{kind}-run"
+        path.write_text(text, encoding="utf-8")
+        words = ["finetune", source, "--data", str(path), "--kind", kind, "--steps", "2", "--max-length", "32"]
+        assert evaluate([*words, "--out", str(out)]) == 0, capsys.readouterr().err
+        measured = json.loads((out / "metrics.json").read_text())
+        assert measured["test"]["examples"] > 0 and measured["history"][-1]["step"] == 2
+        assert (out / files.get(kind, "predictions.tsv")).stat().st_size > 0
+        assert json.loads((out / "config.json").read_text())["finetune"]["kind"] == kind

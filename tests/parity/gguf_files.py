@@ -79,6 +79,11 @@ CASES: dict[str, tuple[str, Case, str]] = {
         Case("StableLmForCausalLM", STABLE, dict(use_parallel_residual=True, tie_word_embeddings=True), 45),
         "stablelm",
     ),
+    "stablelm-head-norms": (
+        "stablelm",
+        Case("StableLmForCausalLM", STABLE, dict(qk_layernorm=True, use_parallel_residual=True), 53),
+        "stablelm",
+    ),
     "gptneox": ("gptneox", Case("GPTNeoXForCausalLM", NEOX, PLAIN | dict(rotary_pct=0.25), 46), "gpt_neox"),
     "gptneox-serial": (
         "gptneox",
@@ -200,6 +205,13 @@ def _tensors(kind: str, model: Any) -> Iterator[tuple[str, np.ndarray]]:
             continue
         if key.endswith("experts.down_proj"):
             yield f"blk.{key.split('.')[2]}.ffn_down_exps.weight", array
+            continue
+        if "_layernorm.norms." in key:
+            stem, _, index = key.removesuffix(".weight").rpartition(".")
+            if index == "0":  # all heads' in one
+                count = sum(name.startswith(f"{stem}.") for name in state)
+                name = names.get_name(stem.removesuffix(".norms"))
+                yield f"{name}.weight", np.stack([state[f"{stem}.{head}.weight"] for head in range(count)])
             continue
         if kind in ("llama", "smollm3") and end in heads:
             halves = array.reshape(heads[end], 2, array.shape[0] // heads[end] // 2, *array.shape[1:])

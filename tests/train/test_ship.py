@@ -14,7 +14,7 @@ from train.config import RunConfig, TrainConfig
 from train.data.shards import write_shards
 from train.objectives import fit_model
 from train.recipes import RECIPES
-from train.ship import recipe_of, ship, transfer_rows
+from train.ship import recipe_of, run_seconds, ship, transfer_rows
 from zoo import shipped
 from zoo.errors import InputError
 
@@ -95,6 +95,10 @@ def test_refusals(run, tmp_path):
     with pytest.raises(InputError, match="speaks of none of bert against random start"):
         transfer_rows(tmp_path / "report.json", ("bert",))
     assert not (tmp_path / "x").exists()
+
+
+def test_the_seconds_of_a_run_that_was_stopped_add_up():
+    assert run_seconds([1.0, 5.0, 2.0, 4.0, 0.5]) == 9.5 and run_seconds([3.0]) == 3.0
 
 
 def test_a_run_that_is_not_finished(run, tmp_path):

@@ -253,7 +253,7 @@ def test_what_published_folders_say_beside_the_numbers():
     """Notes of their authors, of the reference library's old versions, and of sentence-transformers."""
     notes = {"language": "english", "name": "Roberta", "_num_labels": 9, "xla_device": True}
     notes |= {"sbert_ce_default_activation_function": "torch.nn.Identity", "sentence_transformers": {"version": "4.1"}}
-    for name in ("roberta-base", "bert-base"):
+    for name in ("roberta-base", "distilbert-base"):
         assert read(PUBLISHED[name] | notes) == read(PUBLISHED[name])
 
 

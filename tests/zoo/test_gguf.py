@@ -125,7 +125,7 @@ def test_thirds_become_heads_and_experts_are_parts_of_the_file(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     whole = read_header(tmp_path / "x.gguf").tensors["blk.0.ffn_up_exps.weight"]
-    found = [part.read() for part in slices(whole)]
+    found = [part.read() for part in slices(whole, 3)]
     assert whole.shape == (3, 4, 64) and (np.stack(found) == gguf.quants.dequantize(stored, number_type)).all()
     names = [name for name, _ in respelled("blk.0.ffn_up_exps.weight", whole, MIXTRAL, 4, 2)]
     assert names == [f"layers.0.block_sparse_moe.experts.{expert}.w3.weight" for expert in range(3)]
@@ -139,6 +139,7 @@ def test_thirds_become_heads_and_experts_are_parts_of_the_file(tmp_path):
         ("gpt2", "1 missing: h.3.attn.c_attn.bias", "1 missing: blk.3.attn_qkv.bias"),
         ("bert", "embeddings.LayerNorm.weight [3] for [4]", "token_embd_norm.weight [3] for [4]"),
         ("phi3", "partial_rotary_factor is -1", "phi3.rope.dimension_count is -1"),
+        ("stablelm", "layers.1.self_attn.k_layernorm.norms.5.weight [3]", "blk.1.attn_k_norm.weight [3]"),
         ("llama", "/n_embd/hidden_size/norm.weight: no", "/n_embd/hidden_size/norm.weight: no"),
         ("llama", "1: lm_head.weight and embed_tokens.weight", "1: output.weight and token_embd.weight"),
     ],

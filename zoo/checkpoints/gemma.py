@@ -59,7 +59,6 @@ BASES = {FULL: 1000000.0, SLIDING: 10000.0}
 
 
 def _read(settings: Settings, names: Set[str], architecture: str | None, tied: bool, defaults: dict[str, Any]):
-    settings.only("use_bidirectional_attention", False)
     settings.ignore("cache_implementation", "hidden_act")
     fields = read_decoder(settings, names, architecture, tied, defaults)
     bias = settings.flag("attention_bias", False)
@@ -90,6 +89,7 @@ def _cap(settings: Settings, name: str, default: float | None) -> float | None:
 
 def read_gemma1(settings: Settings, names: Set[str], architecture: str | None, tied: bool) -> ModelConfig:
     """ModelConfig of a Gemma 1 folder; arguments as in zoo/checkpoints/bert.py."""
+    settings.only("use_bidirectional_attention", False)
     fields = _read(settings, names, architecture, tied, GEMMA1)
     rotary = read_rotary(settings, fields["max_positions"])
     activation = settings.choice("hidden_act", "gelu_pytorch_tanh", WORDS)
@@ -102,6 +102,7 @@ def read_gemma1(settings: Settings, names: Set[str], architecture: str | None, t
 
 def read_gemma2(settings: Settings, names: Set[str], architecture: str | None, tied: bool) -> ModelConfig:
     """ModelConfig of a Gemma 2 folder; arguments as in zoo/checkpoints/bert.py."""
+    settings.only("use_bidirectional_attention", False)
     fields = _sandwich(settings, _read(settings, names, architecture, tied, GEMMA2))
     rotary = read_rotary(settings, fields["max_positions"])
     window = read_window(settings, 4096)
@@ -124,6 +125,9 @@ def read_gemma2(settings: Settings, names: Set[str], architecture: str | None, t
 def read_gemma3(settings: Settings, names: Set[str], architecture: str | None, tied: bool) -> ModelConfig:
     """ModelConfig of a Gemma 3 text folder; arguments as in zoo/checkpoints/bert.py."""
     fields = _sandwich(settings, _read(settings, names, architecture, tied, GEMMA3))
+    if settings.flag("use_bidirectional_attention", False):  # EmbeddingGemma: it sees both ways, and speaks no more
+        silent = {"head": "none"} if (architecture or "Model").endswith("Model") else {}
+        fields |= {"visibility": "full"} | silent
     bases, scaling = _bases(settings, fields["max_positions"])
     window = read_window(settings, 4096)
     every = settings.whole("sliding_window_pattern", 6, "_sliding_window_pattern")
@@ -216,6 +220,8 @@ def write_gemma3(config: ModelConfig) -> dict[str, Any]:
     values = _written_sandwich(config, "gemma3_text", "Gemma3")
     if config.head != "lm":
         values["architectures"] = [values["architectures"][0].replace("Gemma3", "Gemma3Text")]
+    if config.visibility == "full":
+        values["use_bidirectional_attention"] = True
     return values | {
         "rope_local_base_freq": config.rotary_base if local.rotary_base is None else local.rotary_base,
         "rope_scaling": published_scaling(config.rotary_scaling, config.max_positions),

@@ -152,7 +152,7 @@ def _own(
         own["num_local_experts"] = said["expert_count"]
         own["num_experts_per_tok"] = said.get("expert_used_count")
     if kind == "stablelm":
-        own["use_qkv_bias"] = biased
+        own["use_qkv_bias"], own["qk_layernorm"] = biased, "blk.0.attn_q_norm.weight" in file.tensors
     if kind.endswith("bert") and said.get("attention.causal", False) is not False:
         raise InputError(f"{file.path}: {kind}.attention.causal is {said['attention.causal']!r}; it sees both ways")
     if values["model_type"] == "bert":

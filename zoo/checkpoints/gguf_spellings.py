@@ -8,6 +8,7 @@ converter, which wrote the files:
     gpt2             Conv1D kernels are transposed
     gptneox          all query rows, all key rows, all value rows; published head by head
     mixtral          the experts of a layer are one tensor, or (older files) one each
+    stablelm         the norms of all heads are one tensor
 """
 
 import re
@@ -53,6 +54,7 @@ AFTER = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "po
 SANDWICH = AFTER | {"ffn_norm": "pre_feedforward_layernorm"}
 FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 ROUTED = {"ffn_gate_inp": "block_sparse_moe.gate"}
+HEAD_NORMS = {"attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm"}
 EXPERTS = {"ffn_gate": "w1", "ffn_down": "w2", "ffn_up": "w3"}
 TENSOR = re.compile(r"(?:blk\.(\d+)\.)?([a-z_]+)(?:\.(\d+))?\.(weight|bias)")
 
@@ -240,9 +242,13 @@ def respelled(
     layer, part, expert, end = found.groups() if found else (None, "", None, "")
     one = part.removesuffix("_exps")
     if layer and one in EXPERTS and spelling.model_type == "mixtral" and (expert or one != part):
-        parts = [(int(expert), tensor)] if expert else enumerate(slices(tensor))
+        parts = [(int(expert), tensor)] if expert else enumerate(slices(tensor, 3))
         for index, matrix in parts:
             yield f"layers.{layer}.block_sparse_moe.experts.{index}.{EXPERTS[one]}.{end}", matrix
+        return
+    if layer and part in HEAD_NORMS and spelling.model_type == "stablelm" and end == "weight":
+        for index, scale in enumerate(slices(tensor, 2)):
+            yield f"layers.{layer}.{HEAD_NORMS[part]}.norms.{index}.weight", scale
         return
     plain = None if expert else (spelling.layer_names if layer else spelling.names).get(part)
     if plain is None:
@@ -262,9 +268,9 @@ def respelled(
     yield plain, tensor if change is None else ChangedTensor(tensor, shape, change)
 
 
-def slices(tensor: GgufTensor) -> list[GgufTensor]:
-    """The matrices of a tensor of three axes, each a part of the file of its own."""
-    if len(tensor.shape) != 3:
+def slices(tensor: GgufTensor, axes: int) -> list[GgufTensor]:
+    """What lies along the first of so many axes, each a part of the file of its own."""
+    if len(tensor.shape) != axes:
         return [tensor]
     count, size = tensor.shape[0], tensor.size // tensor.shape[0]
     return [
@@ -303,6 +309,7 @@ def in_its_words(line: str, kind: str, spelling: Spelling) -> str:
     inner = {plain: name for name, plain in spelling.layer_names.items()}
     routed = {word: name for name, word in EXPERTS.items()}
     expert = r"layers\.(\d+)\.block_sparse_moe\.experts\.(\d+)\.(w\d)\.weight"
+    line = re.sub(r"layers\.(\d+)\.self_attn\.([qk])_layernorm\.norms\.\d+\.", r"blk.\1.attn_\2_norm.", line)
     line = re.sub(expert, lambda found: f"blk.{found[1]}.{routed[found[3]]}.{found[2]}.weight", line)
     outer = {plain: name for name, plain in spelling.names.items()}
 

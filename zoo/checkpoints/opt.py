@@ -47,6 +47,8 @@ def read_config(settings: Settings, names: Set[str], architecture: str | None, t
     width = settings.whole("word_embed_proj_dim", embed_dim)
     narrow = {} if width == embed_dim else {"embed_rank": width, "embed_projection": "tokens"}
     settings.only("layer_norm_elementwise_affine", True)
+    settings.only("learned_embeddings", True)  # Galactica's folders say so
+    settings.only("scale_embeddings", False)
     settings.ignore("layerdrop", "activation_dropout")
     return ModelConfig(
         family="opt",

@@ -22,6 +22,7 @@ HARMLESS = frozenset(
     num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
     no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences remove_invalid_values
     exponential_decay_length_penalty suppress_tokens begin_suppress_tokens tie_last_hidden_states
+    _num_labels xla_device max_sequence_length language name sbert_ce_default_activation_function sentence_transformers
     """.split()
 )
 

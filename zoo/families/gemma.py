@@ -66,6 +66,10 @@ PRESETS = {
     ),
     "gemma3-270m": _shape(GEMMA3, 18, 640, 4, 2048, 1),
     "gemma3-1b": _shape(GEMMA3, 26, 1152, 4, 6912, 1),
+    # Text to vectors: it sees both ways (arXiv:2509.20354).
+    "embeddinggemma-300m": _shape(
+        GEMMA3, *(24, 768, 3, 1152, 1), visibility="full", head="none", max_positions=2048
+    ),
     "gemma3-4b": _shape(GEMMA3_LONG, 34, 2560, 8, 10240, 4),
     "gemma3-12b": _shape(GEMMA3_LONG, 48, 3840, 16, 15360, 8),
     "gemma3-27b": _shape(GEMMA3_LONG, 62, 5376, 32, 21504, 16, head_dim=128, score_scale=168**-0.5),
