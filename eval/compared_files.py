@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from eval import metrics, tasks
+from eval import tasks
 from eval.cells import FULL, WAY_WORDS, key_of
 from eval.comparisons import row_name
 from eval.trial import digest
 from zoo.errors import InputError
 
+TABLE, TAGS = "predictions.tsv", "predictions.conll"
 FORMATS = ("oneblock.report/1", "oneblock.report/2")
 
 
@@ -70,7 +71,7 @@ def read(path: str | Path) -> Side:
         path = path / "report.json"
     if path.is_file():
         return _report(path)
-    if (path / "predictions.tsv").exists() and (path / "metrics.json").exists():
+    if (path / "metrics.json").exists() and ((path / TABLE).exists() or (path / TAGS).exists()):
         return _finetuned(path)
     raise InputError(f"{path}: no report.json of transfer, and no folder that finetune --out made")
 
@@ -119,10 +120,6 @@ def _finetuned(path: Path) -> Side:
         config = json.loads((path / "config.json").read_text("utf-8"))
         settings = config["finetune"]
         measured = json.loads((path / "metrics.json").read_text("utf-8"))["test"]
-        with open(path / "predictions.tsv", encoding="utf-8", newline="") as stream:
-            table = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
-        true, said = ([row[name] for row in table] for name in ("label", "prediction"))
-        texts = tuple(f"{row['label']}\1{row['text']}" for row in table)
         scores = {name: value for name, value in measured.items() if isinstance(value, float) and name != "loss"}
         name = settings["task"] or Path(settings["data"]).stem
         start = "random start" if settings["random_start"] else "pre-trained"
@@ -130,20 +127,35 @@ def _finetuned(path: Path) -> Side:
         row = f"{settings['checkpoint']}, {start}" + ("" if way == FULL else f", {WAY_WORDS.get(way, way)}")
         row += f", {settings['labels'] or 'all'} labels, seed {settings['config']['seed']}"
         labels = tuple(config.get("model", {}).get("label_names") or ())
+        kind, texts, gold, said = _answers(path, labels)
+    except InputError:
+        raise
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{path}: not a folder that finetune --out made ({type(error).__name__}: {error})") from None
-    ratings = any(metric in scores for metric in metrics.RATING_METRICS)
-    try:
-        if ratings:
-            gold, answers = (tuple(float(value) for value in column) for column in (true, said))
-        else:
-            gold, answers = (tuple(labels.index(value) for value in column) for column in (true, said))
-    except ValueError:
-        raise InputError(f"{path}: predictions.tsv holds answers that are no labels of config.json") from None
     main = tasks.TASKS[name].main_metric if name in tasks.TASKS else next(iter(scores))
-    kind = "regression" if ratings else "classification"
-    tested = TestSet(name, kind, () if ratings else labels, main, len(table), digest("\0".join(texts)), gold, texts)
-    return Side(path, {name: tested}, {(name, row): {(0, 0): Answers(scores, answers)}})
+    named = labels if kind in ("classification", "tagging") else ()
+    tested = TestSet(name, kind, named, main, len(texts), digest("\0".join(texts)), gold, texts)
+    return Side(path, {name: tested}, {(name, row): {(0, 0): Answers(scores, said)}})
+
+
+def _answers(path: Path, labels: tuple[str, ...]) -> tuple[str, tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """Kind, texts with their labels, true labels and predictions out of the files of `eval.predictions`."""
+    if (path / TAGS).exists():
+        blocks = (path / TAGS).read_text("utf-8").split("\n\n")
+        rows = [[line.split("\t") for line in block.splitlines() if line] for block in blocks]
+        texts = tuple("\n".join(f"{word}\t{tag}" for word, tag, _ in block) for block in rows)
+        gold, said = (tuple(tuple(labels.index(row[k]) for row in block) for block in rows) for k in (1, 2))
+        return "tagging", texts, gold, said
+    with open(path / TABLE, encoding="utf-8", newline="") as stream:
+        table = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    true, answers = ([row[name] for row in table] for name in ("label", "prediction"))
+    shown = "context" if table and "context" in table[0] else "text"
+    texts = tuple(f"{row['label']}\1{row[shown]}" for row in table)
+    if shown == "context":
+        return "choice", texts, tuple(map(int, true)), tuple(map(int, answers))
+    if table and "probability" not in table[0]:
+        return "regression", texts, tuple(map(float, true)), tuple(map(float, answers))
+    return "classification", texts, tuple(map(labels.index, true)), tuple(map(labels.index, answers))
 
 
 def _rows(flat: np.ndarray | None, ends: np.ndarray | None) -> tuple[Any, ...] | None:

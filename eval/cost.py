@@ -2,9 +2,8 @@
 
     FLOPs = sum over batches of rows x T x zoo.summary's forward FLOPs a token at length T x passes
 
-Rows and lengths are those of the batches that are run, filler rows included; prediction packs short texts into rows
-where their kind allows it (eval.packing). A forward pass counts 1 and a full
-backward pass 2; which of them a way needs:
+Rows and lengths are those of the batches that are run, filler rows included, with short texts packed into rows where
+their kind allows it (eval.packing). A forward pass counts 1 and a full backward pass 2; which of them a way needs:
 
     full, lora    3                 lora makes the gradient of the whole kernel on its way to that of its factors
     top           1 + 2 k / L       the backward pass ends below the upper k of L blocks
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from eval.encode import Encoded, prediction_order, training_order
 from eval.finetune_config import FinetuneConfig
 from eval.kinds import Kind
-from eval.packing import fill, packs, row_length
+from eval.packing import fill, packs, row_length, rows_a_step
 from zoo.config import ModelConfig
 from zoo.summary import forward_flops
 
@@ -68,7 +67,7 @@ def cost(
     if tuning.way == "probe":
         training = prediction_rows(config, train, kind, row_shards)
     else:
-        training = training_rows(train, tuning, row_shards, steps)
+        training = training_rows(config, train, tuning, kind, row_shards, steps)
     return Cost(
         _tokens(training),
         _flops(config, training) * passes(tuning, config.num_layers),
@@ -84,13 +83,27 @@ def passes(tuning: FinetuneConfig, num_layers: int) -> float:
     return {"head": 1.0, "probe": 1.0}.get(tuning.way, 3.0)
 
 
-def training_rows(encoded: Encoded, tuning: FinetuneConfig, row_shards: int = 1, steps: int | None = None) -> Rows:
+def training_rows(
+    config: ModelConfig,
+    encoded: Encoded,
+    tuning: FinetuneConfig,
+    kind: Kind,
+    row_shards: int = 1,
+    steps: int | None = None,
+) -> Rows:
     """Row length -> rows that go through the network while training by steps."""
+    packed = tuning.packing and packs(kind, encoded, config)
+    unit = _whole(rows_a_step(encoded, tuning.batch_size), row_shards)
     total = tuning.total_steps(len(encoded)) if steps is None else steps
     size, found, step, epoch = _whole(tuning.batch_size, row_shards) * encoded.group, Counter(), 0, 0
     while step < total:
-        for rows in training_order(encoded, tuning.batch_size, tuning.seed, epoch)[: total - step]:
-            found[_length(encoded, rows)] += size
+        order = training_order(encoded, tuning.batch_size, tuning.seed, epoch, by_length=not packed)
+        for rows in order[: total - step]:
+            if packed:
+                length = row_length(encoded)
+                found[length] += _whole(len(fill(encoded.lengths[rows], length)), unit)
+            else:
+                found[_length(encoded, rows)] += size
             step += 1
         epoch += 1
     return found

@@ -184,16 +184,20 @@ def _filled(array: np.ndarray, size: int) -> np.ndarray:
     return np.pad(array, [(0, size - len(array))] + [(0, 0)] * (array.ndim - 1))
 
 
-def training_order(encoded: Encoded, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+def training_order(
+    encoded: Encoded, batch_size: int, seed: int, epoch: int, *, by_length: bool = True
+) -> list[np.ndarray]:
     """The batches of one epoch as arrays of example numbers: every example once, decided by (seed, epoch).
 
-    Examples are shuffled, dealt into ceil(E / batch_size) batches whose sizes differ by one at most (no runt at the
-    end), sorted by length within each run of 8 batches so that a batch needs little padding, and the batches are
-    shuffled again.
+    Examples are shuffled and dealt into ceil(E / batch_size) batches whose sizes differ by one at most (no runt at the
+    end). With `by_length` they are then sorted by length within each run of 8 batches, so that a batch needs little
+    padding, and the batches are shuffled again; packed rows need no such order.
     """
     count = -(-len(encoded) // batch_size)
     words = random_words(seed, FINE_TUNING, epoch, len(encoded) + count)
     dealt = np.array_split(np.argsort(words[: len(encoded)], kind="stable"), count)
+    if not by_length:
+        return dealt
     batches = []
     for start in range(0, count, WINDOW):
         window = dealt[start : start + WINDOW]

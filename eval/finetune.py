@@ -25,6 +25,7 @@ from eval.class_weights import check_labels, weighed
 from eval.encode import Encoded, collate, training_order
 from eval.finetune_config import FinetuneConfig
 from eval.kinds import CLASSIFICATION, Kind
+from eval.packing import pack, packs, rows_a_step
 from eval.planned_rate import make_plan, planned_optimizer
 from eval.predict import data_parallel, place, whole_rows
 from eval.selection import Selection
@@ -154,6 +155,8 @@ def finetune(
     selection = Selection(config, kind, validation, label_names, devices)
     driver = data_parallel(devices)
     size, total = whole_rows(config.batch_size, driver), config.total_steps(len(encoded))
+    packed = config.packing and packs(kind, encoded, model.config)
+    unit = whole_rows(rows_a_step(encoded, config.batch_size), driver)
     recipe = Recipe.of(config)
     trained, frozen = freeze.split(params, model.config, config, kind.head)
     if config.way == "lora":
@@ -174,8 +177,9 @@ def finetune(
     history, step, epoch, stopped = [], 0, 0, False
     look = _Look(watch, config, total)
     while step < total and not stopped:
-        for rows in training_order(encoded, config.batch_size, config.seed, epoch)[: total - step]:
-            batch = driver.put(collate(encoded, rows, size))
+        order = training_order(encoded, config.batch_size, config.seed, epoch, by_length=not packed)
+        for rows in order[: total - step]:
+            batch = driver.put(pack(encoded, rows, unit)[0] if packed else collate(encoded, rows, size))
             state, metrics = step_of(state, {"batch": batch, "frozen": frozen})
             step += 1
             look.add(step, epoch, metrics)

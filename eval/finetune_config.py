@@ -33,6 +33,8 @@ class FinetuneConfig:
         max_length: tokens a row, special pieces included; longer texts lose their end.
         pooling: what the head reads: "cls", "mean" or "last"; "auto" is the mean for models that see both ways, else
             the last token.
+        packing: several short texts share a row where the kind of task allows it (eval.packing): the same losses and
+            gradients with fewer padding tokens. Without it batches are of texts of like length.
         seed: of the head, the adapters, the order of examples and dropout.
         layer_decay: d: block l of L learns at rate d^(L + 1 - l), embeddings at d^(L + 1), the head at 1; 1 for one
             rate.
@@ -62,6 +64,7 @@ class FinetuneConfig:
     dropout: float | None = 0.1
     max_length: int = 128
     pooling: Literal["auto", "cls", "mean", "last"] = "auto"
+    packing: bool = True
     seed: int = 0
     layer_decay: float = 1.0
     top_layers: int = 1

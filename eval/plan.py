@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -166,38 +167,44 @@ def plan(
     return Plan(tuple(lines), compiling, time.perf_counter() - began)
 
 
-def measure(bench: Workbench, key: CellKey, rate: float, seconds: float = SECONDS) -> Speed:
-    """The speed of a cell's way on its commonest row length."""
-    config, train = bench.config(key, rate), _commonest(bench.labelled(key), 64)
-    test = _commonest(bench.test, 128)
+def measure(bench: Workbench, key: CellKey, rate: float, known: Speed | None = None, seconds: float = SECONDS) -> Speed:
+    """The speed of a cell's way on its commonest row length.
+
+    Args:
+        bench, key, rate: of the cell.
+        known: of another way of the same network, whose predictions are as fast; None measures these too.
+        seconds: about how long training is timed.
+    """
+    config, train, test = bench.config(key, rate), _commonest(bench.labelled(key), 64), _commonest(bench.test, 64)
     start = bench.start(key)
 
-    def trained(steps: int) -> tuple[float, float]:
-        """Seconds and FLOPs of so many steps."""
+    def spent(tuning) -> Cost:
+        return cost(bench.model.config, tuning, train, test, bench.kind, row_shards=bench.row_shards)
+
+    def trained(steps: int) -> tuple[Any, float, float]:
+        """What training so many steps gives, its seconds and its FLOPs."""
         short = config.replace(epochs=0, steps=steps, select="last", metric="", eval_every=0, patience=0)
         began = time.perf_counter()
         tuned = bench.tune(train, start, short)
         jax.block_until_ready(tuned.params)
-        spent = cost(bench.model.config, short, train, test, bench.kind, row_shards=bench.row_shards)
-        predicted(tuned)
-        return time.perf_counter() - began, spent.training_flops
+        return tuned, time.perf_counter() - began, spent(short).training_flops
 
-    answers: list[float] = []
-
-    def predicted(tuned) -> None:
+    def predicted(tuned: Any) -> float:
         began = time.perf_counter()
         predict_encoded(tuned.model, tuned.params, test, kind=bench.kind, devices=bench.devices)
-        answers.append(time.perf_counter() - began)
+        return time.perf_counter() - began
 
-    first, _ = trained(1)
-    second, flops = trained(1)
-    work = second - answers[-1]
-    if 0 < work < seconds / 4 and key.way != CLOSED_FORM:
-        third, flops = trained(min(64, max(2, int(seconds / max(work, 1e-3)))))
-        work = third - answers[-1]
-    spent = cost(bench.model.config, config, train, test, bench.kind, row_shards=bench.row_shards)
-    compiling = max(0.0, first - second)
-    return Speed(flops / max(work, 1e-6), spent.prediction_flops / min(answers[1:]), compiling)
+    tuned, first, _ = trained(1)
+    _, work, flops = trained(1)
+    compiling = max(0.0, first - work)
+    if work < seconds / 4 and key.way != CLOSED_FORM:
+        _, work, flops = trained(min(64, max(2, int(seconds / max(work, 1e-3)))))
+    prediction = known.prediction if known is not None else 0.0
+    if known is None:
+        first, again = predicted(tuned), predicted(tuned)
+        prediction = spent(config).prediction_flops / again
+        compiling += max(0.0, first - again)
+    return Speed(flops / max(work, 1e-6), prediction, compiling)
 
 
 def seconds_of(spent: Cost, speed: Speed) -> float:
@@ -233,10 +240,12 @@ def _trial_lines(trial: Trial, bench: Workbench) -> tuple[list[Line], float]:
             lines.append(Line(trial.splits.task.name, row, labels, len(members), finished, spent.flops, 0.0))
             continue
         if way not in speeds:
-            speeds[way] = measure(bench, key, rates[0])
+            speeds[way] = measure(bench, key, rates[0], next(iter(speeds.values()), None))
         used = set(prediction_rows(bench.model.config, test, bench.kind, bench.row_shards))
         if way != CLOSED_FORM:
-            used |= set(training_rows(bench.labelled(key), bench.config(key, rates[0]), bench.row_shards))
+            used |= set(training_rows(
+                bench.model.config, bench.labelled(key), bench.config(key, rates[0]), bench.kind, bench.row_shards
+            ))
         lengths.setdefault(way, set()).update(used)
         seconds = seconds_of(spent, speeds[way])
         lines.append(Line(trial.splits.task.name, row, labels, len(members), finished, spent.flops, seconds))

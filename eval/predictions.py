@@ -5,6 +5,7 @@
 | classification | predictions.tsv | label, prediction, probability, text |
 | regression | predictions.tsv | label, prediction, text |
 | tagging | predictions.conll | word, tag, predicted tag, with tabs; an empty line between sentences |
+| | entities.txt | precision, recall and F1 by type of entity, where tags begin with B- or I- |
 | spans | predictions.json | question id -> answer, "" for none: the official scripts' input |
 | | na_prob.json | question id -> probability of no answer, for their v2.0 |
 | choice | predictions.tsv | label, prediction, probability, context, right option, chosen option |
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from eval import entities
 from eval.kinds import Evaluation
 from eval.task import Task
 
@@ -30,7 +32,12 @@ def prediction_files(task: Task, examples: Sequence[Any], found: Evaluation) -> 
         found: of them.
     """
     if task.kind == "tagging":
-        return {"predictions.conll": _tags(task, examples, found)}
+        files = {"predictions.conll": _tags(task, examples, found)}
+        if any(name.startswith(("B-", "I-")) for name in task.labels):
+            true = [[task.labels[tag] for tag in example.tags] for example in examples]
+            said = [[task.labels[tag] for tag in tags] for tags in found.predictions]
+            files["entities.txt"] = entities.table(entities.count_entities(true, said)) + "\n"
+        return files
     if task.kind == "spans":
         files = {"predictions.json": {answer.id: answer.text for answer in found.predictions}}
         if any(example.nullable for example in examples):

@@ -172,6 +172,8 @@ def shuffled(examples: Sequence[Any], seed: int) -> tuple[Any, ...]:
         tags = [tag for example in examples for tag in example.tags]
         dealt = iter([tags[i] for i in random.permutation(len(tags))])
         return tuple(replace(example, tags=tuple(next(dealt) for _ in example.tags)) for example in examples)
+    if all(hasattr(example, "options") for example in examples):  # of which there need not be equally many
+        return tuple(replace(e, label=int(random.integers(len(e.options)))) for e in examples)
     if all(hasattr(example, "label") for example in examples):
         order = random.permutation(len(examples))
         return tuple(replace(e, label=examples[i].label) for e, i in zip(examples, order, strict=True))

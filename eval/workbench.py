@@ -16,7 +16,7 @@ from eval.encode import Encoded
 from eval.finetune import FinetuneConfig, NotFiniteError, random_start
 from eval.live import Live
 from eval.metrics import higher_is_better, spoken_name
-from eval.predict import data_parallel, evaluate
+from eval.predict import data_parallel, evaluate, predict_encoded
 from eval.tasks import Splits, subset
 from eval.trial import BASELINE, RANDOM, SHUFFLED, Trial, digest, examples_digest, fingerprint, shuffled, tuning_keys
 from eval.trial import with_way as in_way
@@ -136,7 +136,13 @@ class Workbench:
         )
 
     def score(self, tuned: Any, encoded: Encoded) -> Any:
-        """The Evaluation of a fine-tuned model."""
+        """The Evaluation of a fine-tuned model; thresholds, where the kind has them, are set on the validation split."""
+        settled = {}
+        if self.kind.settle is not None and self.trial.splits.validation:
+            outputs = predict_encoded(
+                tuned.model, tuned.params, self.validation, kind=self.kind, devices=self.devices
+            )
+            settled = self.kind.settle(self.validation, outputs)
         return evaluate(
             tuned.model,
             tuned.params,
@@ -145,6 +151,7 @@ class Workbench:
             kind=self.kind,
             label_names=self.task.labels,
             devices=self.devices,
+            settled=settled,
         )
 
     def _run(self, key: CellKey, rate: float, *, choosing: bool = False) -> Cell:

@@ -32,7 +32,7 @@ def tags(*lengths):
 def test_training_by_hand():
     """5 texts of 3 to 16 tokens in batches of 2: three batches an epoch, each filled up to 2 rows of 16."""
     config = FinetuneConfig(batch_size=2, epochs=3)
-    assert training_rows(encoded(3, 5, 9, 16, 2), config) == {16: 3 * 3 * 2}
+    assert training_rows(CONFIG, encoded(3, 5, 9, 16, 2), config, TAGGING) == {16: 3 * 3 * 2}
     found = cost(CONFIG, config, encoded(3, 5, 9, 16, 2), tags(16), TAGGING)
     assert found.training_tokens == 18 * 16
     assert found.training_flops == pytest.approx(3 * 18 * 16 * a_token(16))
@@ -47,16 +47,16 @@ def test_lengths_are_those_of_the_batches():
     shapes = [
         collate(texts, rows, 3)["tokens"].shape for epoch in (0, 1) for rows in training_order(texts, 3, 4, epoch)
     ]
-    found = training_rows(texts, config)
+    found = training_rows(CONFIG, texts, config, TAGGING)
     assert found == {length: sum(rows for rows, t in shapes if t == length) for length in {t for _, t in shapes}}
     assert len(found) > 1
 
 
 def test_steps_shards_and_early_ends():
     texts = encoded(*[10] * 7)
-    assert training_rows(texts, FinetuneConfig(batch_size=2, epochs=0, steps=5)) == {16: 10}
-    assert training_rows(texts, FinetuneConfig(batch_size=2), steps=3) == {16: 6}
-    assert training_rows(texts, FinetuneConfig(batch_size=2, epochs=1), row_shards=8) == {16: 4 * 8}
+    assert training_rows(CONFIG, texts, FinetuneConfig(batch_size=2, epochs=0, steps=5), TAGGING) == {16: 10}
+    assert training_rows(CONFIG, texts, FinetuneConfig(batch_size=2), TAGGING, steps=3) == {16: 6}
+    assert training_rows(CONFIG, texts, FinetuneConfig(batch_size=2, epochs=1), TAGGING, row_shards=8) == {16: 4 * 8}
     assert prediction_rows(CONFIG, tags(*[10] * 70), TAGGING) == {16: 128}
     assert prediction_rows(CONFIG, tags(*[10] * 70, 40), TAGGING) == {16: 128, 64: 64}
 
@@ -65,6 +65,14 @@ def test_packed_prediction_has_fewer_rows():
     """80 texts of 8 tokens: 8 in a row of 64, 10 rows, filled up to 64."""
     assert prediction_rows(CONFIG, encoded(*[8] * 80), CLASSIFICATION) == {64: 64}
     assert prediction_rows(CONFIG, encoded(*[8] * 600), CLASSIFICATION) == {64: 128}
+
+
+def test_packed_training_has_fewer_rows():
+    """Batches of 16 texts of 16 tokens, 4 to a row of 64; eight devices fill up to 8 rows."""
+    texts = encoded(*[16] * 32)
+    assert training_rows(CONFIG, texts, FinetuneConfig(epochs=1), CLASSIFICATION) == {64: 2 * 4}
+    assert training_rows(CONFIG, texts, FinetuneConfig(epochs=1), CLASSIFICATION, row_shards=8) == {64: 2 * 8}
+    assert training_rows(CONFIG, texts, FinetuneConfig(epochs=1, packing=False), CLASSIFICATION) == {16: 32}
 
 
 def test_what_a_way_passes():

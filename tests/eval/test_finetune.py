@@ -82,9 +82,9 @@ def test_both_arms_share_the_head_and_the_order(bert, topics, tokenizer, one, mo
     assert same(*heads) and np.abs(heads[0]["kernel"]).sum() > 0
     assert not same(heads[0], with_task_head(model, start, config.replace(seed=8), 2)[1]["classifier"])
     seen = []
-    real = tuning.collate
+    real = tuning.pack
     monkeypatch.setattr(
-        tuning, "collate", lambda encoded, rows, size: seen.append(rows.tolist()) or real(encoded, rows, size)
+        tuning, "pack", lambda encoded, rows, step: seen.append(rows.tolist()) or real(encoded, rows, step)
     )
     for params in (pretrained, start):
         finetune(model, params, tokenizer, topics.train, config, 2, devices=one)
@@ -211,3 +211,17 @@ def test_bad_settings_are_one_line(change, line):
 
 def test_the_config_survives_json():
     assert FinetuneConfig.from_dict(CONFIG.to_dict()) == CONFIG
+
+
+def test_packed_training_is_the_unpacked_one(bert, tokenizer, topics, one):
+    """The same examples in the same updates, in fewer rows: the same losses and parameters."""
+    config = CONFIG.replace(dropout=0.0, epochs=1)
+    encoded = encode(topics.train[:48], tokenizer, bert[0].config, 32)
+    packed = finetune(*bert, tokenizer, encoded, config, 2, devices=one)
+    alone = tuning.training_order
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "training_order", lambda *given, by_length: alone(*given, by_length=False))
+        apart = finetune(*bert, tokenizer, encoded, config.replace(packing=False), 2, devices=one)
+    assert packed.history[0]["loss"] == pytest.approx(apart.history[0]["loss"], abs=1e-5)
+    for a, b in zip(leaves(packed.params), leaves(apart.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)

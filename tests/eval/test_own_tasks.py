@@ -105,9 +105,10 @@ def task(kind, labels=()):
 def test_tags_are_written_as_conll_evaluates_them():
     examples = [TaggedExample(("Bob", "sings"), (1, 0)), TaggedExample(("x",), (0,))]
     found = Evaluation((), [np.array([1, 1]), np.array([0])], 0.0, {})
-    assert prediction_files(task("tagging", ("O", "B-n")), examples, found) == {
-        "predictions.conll": "Bob\tB-n\tB-n\nsings\tO\tB-n\n\nx\tO\tO\n"
-    }
+    files = prediction_files(task("tagging", ("O", "B-n")), examples, found)
+    assert files["predictions.conll"] == "Bob\tB-n\tB-n\nsings\tO\tB-n\n\nx\tO\tO\n"
+    assert files["entities.txt"].splitlines()[1].split() == ["n", "0.5000", "1.0000", "0.6667", "1"]
+    assert list(prediction_files(task("tagging", ("NN", "VB")), examples, found)) == ["predictions.conll"]
 
 
 def test_answers_are_written_as_the_official_scripts_read_them():

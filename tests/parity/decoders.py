@@ -138,7 +138,9 @@ CASES = {
         ),
         43,
     ),
-    "gemma3-both-ways": Case("Gemma3TextModel", GEMMA3 | dict(sliding_window=15, use_bidirectional_attention=True), {}, 93),
+    "gemma3-both-ways": Case(
+        "Gemma3TextModel", GEMMA3, dict(sliding_window=15, use_bidirectional_attention=True), 93
+    ),
     "neox": Case("GPTNeoXForCausalLM", NEOX, {}, 44),
     "neox-one-after-the-other": Case(
         "GPTNeoXForCausalLM",

@@ -160,7 +160,9 @@ def gemma3(draw):
     name, more = decoder_class(draw, "Gemma3", text="Text")
     settings, act = gemma_like(draw)
     more |= dict(hidden_activation=act, query_pre_attn_scalar=whole(draw, 1, 32), sliding_window=window(draw))
-    more |= dict(final_logit_softcapping=one(draw, None, 3.0), use_bidirectional_attention=flag(draw))
+    # Both ways a window of 1 is written by the reference as one of 0, which it does not read back.
+    both = more["sliding_window"] > 1 and flag(draw)
+    more |= dict(final_logit_softcapping=one(draw, None, 3.0), use_bidirectional_attention=both)
     more |= one(
         draw,
         dict(sliding_window_pattern=whole(draw, 2, 6)),

@@ -53,7 +53,8 @@ def their_losses(network, logits_of, encoded, config):
     network.train()
     losses, epoch = [], 0
     while len(losses) < config.steps:
-        for rows in training_order(encoded, config.batch_size, config.seed, epoch)[: config.steps - len(losses)]:
+        order = training_order(encoded, config.batch_size, config.seed, epoch, by_length=not config.packing)
+        for rows in order[: config.steps - len(losses)]:
             batch = {
                 k: torch.from_numpy(v).long() for k, v in collate(encoded, rows, len(rows)).items() if k != "weights"
             }

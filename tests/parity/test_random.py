@@ -214,8 +214,8 @@ def test_a_padded_row_of_mixtral_that_differs_by_rounding_alone(tmp_path):
     """No choice of experts is near a tie, and rounding alone moves the exact answer as far as ours is from it.
 
     Measured at the shorter row: ours 2.4e-5, the reference's float32 1.1e-5, weights moved by half a rounding 2.1e-5;
-    all at one token, where others have 3e-6. The second and third expert are 6.8e-3 apart or more, in float64, and the same
-    are chosen in float32.
+    all at one token, where others have 3e-6. The second and third expert are 6.8e-3 apart or more in float64, and the
+    same are chosen in float32.
     """
     theirs = BADLY_CONDITIONED.model()
     model, params = load(reference.save(theirs, tmp_path / "model"))

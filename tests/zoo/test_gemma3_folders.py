@@ -1,4 +1,4 @@
-"""Gemma 3 folders with a model of images: the text model in them, under both spellings, and what is said of the rest."""
+"""Gemma 3 folders with a model of images: the text model in both spellings, and what is said of the rest."""
 
 import json
 
