@@ -161,8 +161,17 @@ def show(pairs: Sequence[Pair], notes: Sequence[str], a: Side, b: Side) -> None:
         metric = spoken_name(own[0].metric)
         title = f"{place[0]}, {metric}\nA: {place[1]} ({a.path})\nB: {place[2]} ({b.path})"
         show_table(title, HEAD, [_words(pair) for pair in own])
-    for note in [*notes, *_rules(pairs)]:
+    for note in [*notes, *_rules(pairs), *protocols(a, b)]:
         print(note)
+
+
+def protocols(a: Side, b: Side) -> list[str]:
+    """How both sides were made, where that differs."""
+    found = []
+    for letter, side, other in (("A", a, b), ("B", b, a)):
+        new = (name for name, value in side.protocol.items() if other.protocol.get(name) != value)
+        found += [f"{letter}, {name}: {side.protocol[name]}" for name in new]
+    return found
 
 
 def _words(pair: Pair) -> list[str]:

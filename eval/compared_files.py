@@ -12,9 +12,11 @@ import numpy as np
 from eval import tasks
 from eval.cells import FULL, WAY_WORDS, key_of
 from eval.comparisons import row_name
+from eval.report import RULES
 from eval.trial import digest
 from zoo.errors import InputError
 
+SHOWN = ("learning_rate", "batch_size", "epochs", "steps", "max_length", "pooling", "dropout", "select")
 TABLE, TAGS = "predictions.tsv", "predictions.conll"
 FORMATS = ("oneblock.report/1", "oneblock.report/2")
 
@@ -53,11 +55,19 @@ class TestSet:
 
 @dataclass(frozen=True)
 class Side:
-    """A report, or a fine-tuned folder: (task, row name) -> (labels, seed) -> Answers."""
+    """A report, or a fine-tuned folder.
+
+    Attributes:
+        path: where it was read.
+        tasks: name -> what was answered.
+        rows: (task, row name) -> (labels, seed) -> Answers.
+        protocol: how it was made, in the words of the file.
+    """
 
     path: Path
     tasks: Mapping[str, TestSet]
     rows: Mapping[tuple[str, str], Mapping[tuple[int, int], Answers]] = field(default_factory=dict)
+    protocol: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(path: str | Path) -> Side:
@@ -112,7 +122,8 @@ def _from_report(path: Path, plain: dict[str, Any], kept: Mapping[str, np.ndarra
         found = _rows(kept[array], lengths.get(key.task)) if array and array in kept else None
         place = (key.task, row_name(key.network, key.arm, key.way))
         rows.setdefault(place, {})[key.labels, key.seed] = Answers(cell["metrics"], found)
-    return Side(path, sets, rows)
+    own = {name: value for name, value in plain["protocol"].items() if name not in (*RULES, "many comparisons")}
+    return Side(path, sets, rows, own)
 
 
 def _finetuned(path: Path) -> Side:
@@ -135,7 +146,8 @@ def _finetuned(path: Path) -> Side:
     main = tasks.TASKS[name].main_metric if name in tasks.TASKS else next(iter(scores))
     named = labels if kind in ("classification", "tagging") else ()
     tested = TestSet(name, kind, named, main, len(texts), digest("\0".join(texts)), gold, texts)
-    return Side(path, {name: tested}, {(name, row): {(0, 0): Answers(scores, said)}})
+    protocol = {row: ", ".join(f"{key.replace('_', ' ')} {settings['config'].get(key)}" for key in SHOWN)}
+    return Side(path, {name: tested}, {(name, row): {(0, 0): Answers(scores, said)}}, protocol)
 
 
 def _answers(path: Path, labels: tuple[str, ...]) -> tuple[str, tuple[str, ...], tuple[Any, ...], tuple[Any, ...]]:

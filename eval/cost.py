@@ -2,8 +2,8 @@
 
     FLOPs = sum over batches of rows x T x zoo.summary's forward FLOPs a token at length T x passes
 
-Rows and lengths are those of the batches that are run, filler rows included, with short texts packed into rows where
-their kind allows it (eval.packing). A forward pass counts 1 and a full backward pass 2; which of them a way needs:
+Rows and lengths are those of the batches that are run, filler rows included; short texts share rows where their kind
+allows it (eval.packing). A forward pass counts 1 and a full backward pass 2; which of them a way needs:
 
     full, lora    3                 lora makes the gradient of the whole kernel on its way to that of its factors
     top           1 + 2 k / L       the backward pass ends below the upper k of L blocks
@@ -25,7 +25,8 @@ from zoo.config import ModelConfig
 from zoo.summary import forward_flops
 
 PREDICTION_BATCH = 64
-Rows = Mapping[int, int]
+# (rows, row length) -> how many such batches there are.
+Shapes = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,14 @@ def cost(
 
     Args:
         config: of the model.
-        tuning: way, batch_size, epochs or steps, seed.
+        tuning: way, batch_size, epochs or steps, packing, seed.
         train, test: encoded examples.
         kind: of the task.
         row_shards: devices that share a batch's rows: batches are filled up to a multiple.
         steps: updates that were made, where training stopped early; None for all.
     """
-    prediction = prediction_rows(config, test, kind, row_shards)
-    if tuning.way == "probe":
-        training = prediction_rows(config, train, kind, row_shards)
-    else:
-        training = training_rows(config, train, tuning, kind, row_shards, steps)
+    training = training_shapes(config, tuning, train, kind, row_shards, steps)
+    prediction = prediction_shapes(config, test, kind, row_shards)
     return Cost(
         _tokens(training),
         _flops(config, training) * passes(tuning, config.num_layers),
@@ -83,54 +81,57 @@ def passes(tuning: FinetuneConfig, num_layers: int) -> float:
     return {"head": 1.0, "probe": 1.0}.get(tuning.way, 3.0)
 
 
-def training_rows(
+def training_shapes(
     config: ModelConfig,
-    encoded: Encoded,
     tuning: FinetuneConfig,
+    encoded: Encoded,
     kind: Kind,
     row_shards: int = 1,
     steps: int | None = None,
-) -> Rows:
-    """Row length -> rows that go through the network while training by steps."""
+) -> Shapes:
+    """The batches that go through the network while training; those of one prediction for a closed form."""
+    if tuning.way == "probe":
+        return prediction_shapes(config, encoded, kind, row_shards)
     packed = tuning.packing and packs(kind, encoded, config)
     unit = _whole(rows_a_step(encoded, tuning.batch_size), row_shards)
+    size = _whole(tuning.batch_size, row_shards) * encoded.group
     total = tuning.total_steps(len(encoded)) if steps is None else steps
-    size, found, step, epoch = _whole(tuning.batch_size, row_shards) * encoded.group, Counter(), 0, 0
+    found, step, epoch = Counter(), 0, 0
     while step < total:
         order = training_order(encoded, tuning.batch_size, tuning.seed, epoch, by_length=not packed)
         for rows in order[: total - step]:
-            if packed:
-                length = row_length(encoded)
-                found[length] += _whole(len(fill(encoded.lengths[rows], length)), unit)
-            else:
-                found[_length(encoded, rows)] += size
+            found[_packed(encoded, rows, unit) if packed else (size, _length(encoded, rows))] += 1
             step += 1
         epoch += 1
     return found
 
 
-def prediction_rows(
+def prediction_shapes(
     config: ModelConfig, encoded: Encoded, kind: Kind, row_shards: int = 1, batch_size: int = PREDICTION_BATCH
-) -> Rows:
-    """Row length -> rows that go through the network to answer for each example once."""
+) -> Shapes:
+    """The batches that go through the network to answer for each example once."""
     size = _whole(batch_size, row_shards)
     if packs(kind, encoded, config):
-        length = row_length(encoded)
-        return {length: _whole(len(fill(encoded.lengths, length)), size)}
-    found = Counter()
-    for rows in prediction_order(encoded, batch_size):
-        found[_length(encoded, rows)] += size * encoded.group
-    return found
+        rows, length = _packed(encoded, range(len(encoded)), size)
+        return {(size, length): rows // size}
+    return Counter((size * encoded.group, _length(encoded, rows)) for rows in prediction_order(encoded, batch_size))
 
 
-def _tokens(rows: Rows) -> int:
-    return sum(length * count for length, count in rows.items())
+def _packed(encoded: Encoded, examples, unit: int) -> tuple[int, int]:
+    """Rows and their length of `eval.packing.pack`, without making them."""
+    length = row_length(encoded)
+    return _whole(len(fill(encoded.lengths[list(examples)], length)), unit), length
 
 
-def _flops(config: ModelConfig, rows: Rows) -> float:
+def _tokens(shapes: Shapes) -> int:
+    return sum(rows * length * count for (rows, length), count in shapes.items())
+
+
+def _flops(config: ModelConfig, shapes: Shapes) -> float:
     """Of one forward pass. The read-out to the vocabulary, which a task's head replaces, is left out."""
     bare = config.replace(head="none", next_sentence=False) if config.head != "none" else config
-    return float(sum(count * length * sum(forward_flops(bare, length).values()) for length, count in rows.items()))
+    by_length = {length: sum(forward_flops(bare, length).values()) for _, length in shapes}
+    return float(sum(rows * length * count * by_length[length] for (rows, length), count in shapes.items()))
 
 
 def _length(encoded: Encoded, rows) -> int:

@@ -21,6 +21,7 @@ Findings, arXiv:2204.01171). With KL(prefix) = sum_w o(w | prefix) log(o(w | pre
 It is 0 where errors do not feed on errors. Intervals are Student's over windows, which are paired by their prompts.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,8 @@ class Exposure:
     def drift(self, depths: slice = slice(None)) -> Interval:
         """own - true at these depths: mean over windows with its interval."""
         rows = np.isfinite(self.own[:, depths]).any(axis=1)
+        if not rows.any():  # every text had ended before
+            return Interval(math.nan, None, None, 0)
         own = np.nanmean(self.own[rows, depths], axis=1)
         return mean_interval(own - self.true[rows, depths].mean(axis=1))
 

@@ -20,7 +20,7 @@ class FinetuneConfig:
         way: what is trained: "full": all parameters; "head": a fresh head on the frozen backbone; "probe": the same
             head in closed form (ridge regression on pooled features); "lora": low-rank updates of frozen kernels, and
             the head; "top": the upper `top_layers` blocks and the head.
-        learning_rate: the peak.
+        learning_rate: the peak. A head or adapters alone want more than all parameters do: 1e-3, say.
         batch_size: examples an update.
         epochs: passes over the labelled examples; 0 with `steps`.
         steps: updates, in place of epochs; 0 leaves it to `epochs`.

@@ -7,9 +7,9 @@
 or `python -m eval harness runs/mine --tasks hellaswag`. The harness's own tasks fetch their data from a hub; files of
 one's own read local data (dataset_path: json, with data_files) and need no network.
 
-Likelihoods are those of eval.likelihood and eval.perplexity (windows that do not overlap, as the harness has them), texts
-those of zoo.generate. Contexts that a chat template wrote hold special pieces as text: there, and only there, "<|im_end|>"
-is a piece; inside a message it stays text.
+Likelihoods are those of eval.likelihood and eval.perplexity (windows that do not overlap, as the harness has them),
+texts those of zoo.generate. Contexts that a chat template wrote hold special pieces as text: there, and only there,
+"<|im_end|>" is a piece; inside a message it stays text.
 """
 
 import math
@@ -41,7 +41,7 @@ DRAWING = ("temperature", "top_k", "top_p", "do_sample", "until", *LENGTH_NAMES)
 
 
 class MarkedTokenizer:
-    """A tokenizer that reads special pieces as such in texts which begin with BREAK: those that a chat template wrote."""
+    """A tokenizer that reads special pieces as such in texts that begin with BREAK: those of a chat template."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
@@ -121,7 +121,7 @@ class OneblockLM(LM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None):
-        """What `lm_eval --model oneblock --model_args pretrained=PATH` calls; batch sizes and devices are chosen here."""
+        """What `lm_eval --model oneblock --model_args pretrained=PATH` calls; batches and devices are chosen here."""
         del additional_config
         given = dict(arg_dict)
         if "pretrained" not in given:
@@ -182,7 +182,7 @@ class OneblockLM(LM):
         return answers
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The conversation as the checkpoint's template writes it; without a prompt for an answer, the last is left open."""
+        """The conversation by the checkpoint's template; without a generation prompt the last message is left open."""
         safe = [{**message, "content": self._marked.hide(message["content"])} for message in chat_history]
         if add_generation_prompt or not safe or safe[-1]["role"] != "assistant":
             return BREAK + self.tokenizer.chat_text(safe, add_generation_prompt)

@@ -143,12 +143,17 @@ def exposure(
 
 def _exposed(found: biases.Exposure, name: str, part: slice) -> dict[str, Any]:
     drift = found.drift(part)
-    line = {"depths": name, "true": float(found.true[:, part].mean()), "own": float(np.nanmean(found.own[:, part]))}
+    line = {"depths": name, "true": float(found.true[:, part].mean()), "own": _mean(found.own[:, part])}
     line |= {"drift": drift.mean, "interval": [drift.low, drift.high]}
     if found.true_error is not None:
         line |= {"true_error": float(found.true_error[:, part].mean())}
-        line |= {"own_error": float(np.nanmean(found.own_error[:, part]))}
+        line |= {"own_error": _mean(found.own_error[:, part])}
     return line
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of what is there; NaN where the model had ended every text."""
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
 
 def _between(ends: list[float | None]) -> str:
@@ -209,5 +214,5 @@ def _notes(source: str, one: Any) -> list[str]:
     if one.unknown:
         notes.append(f"{source}: {one.unknown:,} tokens are unknown to the vocabulary; its numbers flatter it.")
     if not one.lossless:
-        notes.append(f"{source}: the tokens do not give the text back exactly (case, spaces); bits/byte leave that out.")
+        notes.append(f"{source}: tokens do not give the text back exactly (case, spaces); bits/byte leave that out.")
     return notes

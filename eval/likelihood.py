@@ -6,8 +6,8 @@
 Where context ends and continuation begins, in tokens: context + continuation is encoded as one text, as a model meets
 it; scored is all after the longest common beginning with the ids of the context alone. A token that reaches over the
 border is scored with the continuation. Spaces at the end of a context go to its continuation (" Paris" is a token,
-"Paris" after "is " mostly is not). Exactly one BOS stands first where the tokenizer's settings say that texts begin with
-it. An empty context is the BOS, or else the end-of-text piece, which in training stands before a document.
+"Paris" after "is " mostly is not). Exactly one BOS stands first where the tokenizer's settings say that texts begin so.
+An empty context is the BOS, or else the end-of-text piece, which in training stands before a document.
 """
 
 from collections.abc import Sequence
@@ -103,11 +103,16 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Ids]:
     found = []
     for (context, _), whole in zip(moved, wholes, strict=True):
         before = ids_of[context] if context else []
-        shared = next((i for i, (a, b) in enumerate(zip(before, whole)) if a != b), min(len(before), len(whole)))
+        shared = shared_length(before, whole)
         begins = shared and tokenizer.adds_bos and whole[0] == tokenizer.bos_id  # a conversation brings its own
         begin = [] if begins else beginning(tokenizer, bare=not shared)
         found.append((begin + whole[:shared], whole[shared:]))
     return found
+
+
+def shared_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many ids two rows begin with together."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def beginning(tokenizer: Tokenizer, bare: bool = True) -> list[int]:
@@ -188,8 +193,7 @@ def shared_prefix(model: Model, rows: Sequence[Query]) -> tuple[Sequence[int], l
     if len(asking) < FEW_ROWS or (scaling is not None and scaling.by_length):
         return (), list(rows)
     first, last = (tuple(end(asking, key=lambda row: tuple(row.inputs)).inputs) for end in (min, max))
-    common = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    count = min(common, *(min(row.places) for row in asking))
+    count = min(shared_length(first, last), *(min(row.places) for row in asking))
     if count < SHORT_PREFIX:
         return (), list(rows)
     return first[:count], [

@@ -103,11 +103,12 @@ def score_options(
         InputError: no question, a question without an option, what log_likelihoods refuses.
     """
     if len(contexts) != len(options) or not contexts:
-        raise InputError(f"{len(contexts)} contexts with {len(options)} lists of options; as many are needed, one at least")
+        raise InputError(f"{len(contexts)} contexts with {len(options)} lists of options; each needs its own")
     for number, those in enumerate(options):
         if not those:
             raise InputError(f"question {number} has no option")
-    pairs = [(context, delimiter + option) for context, those in zip(contexts, options, strict=True) for option in those]
+    both = zip(contexts, options, strict=True)
+    pairs = [(context, delimiter + option) for context, those in both for option in those]
     count = len(pairs)
     if domain is not None:
         pairs += [(domain, text) for _, text in pairs]

@@ -7,15 +7,21 @@ What a domain gains, the rest may lose, so both losses are reported, before, dur
 the task, and that of general text which no update sees. Models that see both ways are trained as masked LMs. Where a
 checkpoint comes without that read-out (sentence encoders), a fresh one is made: then the first losses tell of it alone.
 
+So a third number is given: how like itself the model's view of general text remains, as the cosine between the pooled
+vectors of a text before and after.
+
 Gururangan et al. 2020, arXiv:2004.10964 (task-adaptive pre-training).
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import zoo
 from train.config import RunConfig, TrainConfig
 from zoo.checkpoints import load_config
 from zoo.config import ModelConfig
@@ -117,7 +123,8 @@ def midtrain(
         seed=seed,
     )
     model, fresh = trained_form(config, train)
-    train = train.replace(**prepare(checkpoint, task, data, general, out, general_characters))
+    folders, pieces = prepare(checkpoint, task, data, general, out, general_characters)
+    train = train.replace(**folders)
     if fresh:
         print(f'the checkpoint has no read-out for "{train.objective}": a fresh one is made')
     before, after = run(RunConfig(model, train), out, quiet=quiet)
@@ -126,6 +133,8 @@ def midtrain(
         ("general text", before.general, after.general),
     ):
         print(f"{name}: loss {first:.4f} before, {last:.4f} after {after.step:,} steps ({last - first:+.4f})")
+    cosine = likeness(checkpoint, out, pieces, train.seq_len)
+    print(f"general text looks to it as before with a cosine of {cosine:.3f} (1: unchanged)")
     print(f"run folder: {out}")
 
 
@@ -142,9 +151,11 @@ def trained_form(config: ModelConfig, train: TrainConfig) -> tuple[ModelConfig, 
 
 def prepare(
     checkpoint: str, task: str, data: Path | None, general: tuple[str, ...], out: Path, characters: int
-) -> dict[str, str]:
-    """Token shards of the text to learn and of the text to watch, in the checkpoint's own tokens: TrainConfig's data
-    and watch.
+) -> tuple[dict[str, str], list[str]]:
+    """Token shards of the text to learn and of the text to watch, in the checkpoint's own tokens.
+
+    Returns:
+        TrainConfig's data and watch; the pieces of text to watch.
 
     Raises:
         InputError: no tokenizer, shards of another one, no text.
@@ -170,7 +181,31 @@ def prepare(
     # All but one are held out, and none is learnt: the one is for write_shards, which wants something to train on.
     rest = len(pieces) - 1
     watched = _shards(beside / "general", lambda: pieces, tokenizer, label, valid_fraction=0.0, min_valid=rest)
-    return {"data": os.path.abspath(learnt), "watch": os.path.abspath(watched)}
+    return {"data": os.path.abspath(learnt), "watch": os.path.abspath(watched)}, pieces
+
+
+def likeness(before: str | Path, after: str | Path, texts: Sequence[str], length: int, most: int = 64) -> float:
+    """The mean cosine between the pooled vectors of a text by two checkpoints of one tokenizer.
+
+    Args:
+        before, after: what zoo.load reads.
+        texts: the first `most` of them are taken.
+        length: tokens of each that are read, special pieces included.
+    """
+    from eval import probe
+    from eval.encode import encode
+    from eval.finetune import FinetuneConfig, with_task_head
+    from eval.tasks import Example
+
+    tokenizer = zoo.load_tokenizer(os.fspath(before))
+    config = FinetuneConfig(way="probe", max_length=length, dropout=None)
+    vectors = []
+    for checkpoint in (before, after):
+        model, params = with_task_head(*zoo.load(checkpoint), config, 2)
+        encoded = encode([Example(text, None, 0) for text in texts[:most]], tokenizer, model.config, length)
+        found = probe.features(model, params, encoded).astype(np.float64)
+        vectors.append(found / np.linalg.norm(found, axis=1, keepdims=True))
+    return float(np.mean(np.sum(vectors[0] * vectors[1], axis=1)))
 
 
 def excerpts(documents: Iterable[str], characters: int) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
     seconds of a cell = FLOPs of its training / speed + FLOPs of its prediction / speed
 
-Each network and way is run for a moment, on its commonest row length: first a step or two that compile, then as many as
-fill about SECONDS. What a program costs to compile is counted once for each row length that occurs. The baselines are
-measured with the smallest budget and taken to grow in proportion to the texts they read.
+Each network and way is run for a moment, on its commonest row length and on the first task of each kind: first a step
+that compiles, then as many as fill about SECONDS. What a program costs to compile is counted once for each shape of
+batches that occurs. The baselines are measured with the smallest budget and taken to grow in proportion to the texts they read.
 
 The estimate is rough: other row lengths have other speeds, a machine may be busy, and compiled programs may be at hand
 from before. UNCERTAINTY says how far off it may be.
@@ -22,7 +22,7 @@ import numpy as np
 from eval import baselines, cells
 from eval.cells import Cell, CellKey
 from eval.comparisons import row_name
-from eval.cost import Cost, cost, prediction_rows, training_rows
+from eval.cost import Cost, cost, prediction_shapes, training_shapes
 from eval.encode import Encoded
 from eval.live import Live
 from eval.predict import predict_encoded
@@ -47,7 +47,7 @@ class Speed:
 
     Attributes:
         training, prediction: FLOPs a second, by the formula's count.
-        compiling: seconds for the program of one row length, training and prediction together.
+        compiling: seconds for the program of one shape of batches.
     """
 
     training: float
@@ -159,8 +159,9 @@ def plan(
     began, folder, live = time.perf_counter(), Path(folder), live or Live()
     lines: list[Line] = []
     compiling = 0.0
+    speeds: dict[tuple[str, str, str], Speed] = {}
     for trial in trials:
-        found, once = _trial_lines(trial, Workbench(trial, folder, devices, live))
+        found, once = _trial_lines(trial, Workbench(trial, folder, devices, live), speeds)
         lines += found
         compiling += once
     lines += _baseline_lines(trials, folder) if with_baseline else []
@@ -203,7 +204,7 @@ def measure(bench: Workbench, key: CellKey, rate: float, known: Speed | None = N
     if known is None:
         first, again = predicted(tuned), predicted(tuned)
         prediction = spent(config).prediction_flops / again
-        compiling += max(0.0, first - again)
+        compiling = (compiling + max(0.0, first - again)) / 2
     return Speed(flops / max(work, 1e-6), prediction, compiling)
 
 
@@ -212,8 +213,10 @@ def seconds_of(spent: Cost, speed: Speed) -> float:
     return spent.training_flops / speed.training + spent.prediction_flops / speed.prediction
 
 
-def _trial_lines(trial: Trial, bench: Workbench) -> tuple[list[Line], float]:
-    """Lines of one trial, and seconds of compiling."""
+def _trial_lines(
+    trial: Trial, bench: Workbench, speeds: dict[tuple[str, str, str], Speed]
+) -> tuple[list[Line], float]:
+    """Lines of one trial, and seconds of compiling; `speeds` by checkpoint, kind of task and way, is added to."""
     rates = trial.rates or (trial.config.learning_rate,)
     tuned, keys = tuning_keys(trial), cell_keys(trial)
     groups: dict[tuple[str, int, str], list[tuple[CellKey, bool]]] = {}
@@ -221,8 +224,9 @@ def _trial_lines(trial: Trial, bench: Workbench) -> tuple[list[Line], float]:
         groups.setdefault(("choosing rates", key.labels, key.way), []).append((key, True))
     for key in keys:
         groups.setdefault((row_name(key.network, key.arm, key.way), key.labels, key.way), []).append((key, False))
-    speeds: dict[str, Speed] = {}
-    lengths: dict[str, set[int]] = {}
+    network = (trial.source, bench.kind.name)
+    compiled: dict[str, int] = {}
+    shapes: dict[str, set[tuple[str, int, int]]] = {}
     lines = []
     for (row, labels, way), members in groups.items():
         finished = sum(_is_finished(bench, key, rates, i, choosing) for i, (key, choosing) in enumerate(members))
@@ -239,19 +243,20 @@ def _trial_lines(trial: Trial, bench: Workbench) -> tuple[list[Line], float]:
         if finished == len(members):
             lines.append(Line(trial.splits.task.name, row, labels, len(members), finished, spent.flops, 0.0))
             continue
-        if way not in speeds:
-            speeds[way] = measure(bench, key, rates[0], next(iter(speeds.values()), None))
-        used = set(prediction_rows(bench.model.config, test, bench.kind, bench.row_shards))
-        if way != CLOSED_FORM:
-            used |= set(training_rows(
-                bench.model.config, bench.labelled(key), bench.config(key, rates[0]), bench.kind, bench.row_shards
-            ))
-        lengths.setdefault(way, set()).update(used)
-        seconds = seconds_of(spent, speeds[way])
+        if (*network, way) not in speeds:
+            known = next((speed for place, speed in speeds.items() if place[:2] == network), None)
+            speeds[*network, way] = measure(bench, key, rates[0], known)
+            compiled[way] = 1 if known else 2
+        model, tuning, labelled = bench.model.config, bench.config(key, rates[0]), bench.labelled(key)
+        trained = training_shapes(model, tuning, labelled, bench.kind, bench.row_shards)
+        answered = prediction_shapes(model, test, bench.kind, bench.row_shards)
+        shapes.setdefault(way, set()).update({("train", *shape) for shape in trained})
+        shapes[way].update(("predict", *shape) for shape in answered)
+        seconds = seconds_of(spent, speeds[*network, way])
         lines.append(Line(trial.splits.task.name, row, labels, len(members), finished, spent.flops, seconds))
-    # One length was compiled by measuring, and is in the cache of this process if the run follows.
-    once = sum(speeds[way].compiling * max(0, len(used) - 1) for way, used in lengths.items())
-    return lines, once
+    # Those that measuring compiled are at hand if the run follows in this process.
+    left = {way: max(0, len(used) - compiled.get(way, 0)) for way, used in shapes.items()}
+    return lines, sum(speeds[*network, way].compiling * count for way, count in left.items())
 
 
 def _is_finished(bench: Workbench, key: CellKey, rates: Sequence[float], place: int, choosing: bool) -> bool:

@@ -115,6 +115,9 @@ def learning_curve(curves: Sequence[Curve], *, title: str, metric: str, networks
         axes.set_xticks([], minor=True)
         pad = 1.25 if len(budgets) > 1 else 1.6
         axes.set_xlim(budgets[0] / pad, budgets[-1] * pad)
+        if all(0 <= interval.mean <= 1 for curve in curves for _, interval in curve.points):
+            low, high = axes.get_ylim()  # wide intervals of few seeds reach where no score does
+            axes.set_ylim(max(low, -0.02), min(high, 1.02))
         axes.set_xlabel("labelled training examples (log scale)")
         axes.set_ylabel(metric)
         axes.set_title(title)

@@ -52,7 +52,7 @@ class Template:
 
     @staticmethod
     def _filled(part: str, texts: Sequence[str]) -> str:
-        # One pass, so that a text which holds "{text_b}" stays what it is; a line break in a text would end its example.
+        # One pass, so that a text that holds "{text_b}" stays what it is; a line break in it would end its example.
         lines = {f"{{{name}}}": " ".join(text.split()) for name, text in zip(FIELDS, texts, strict=False)}
         return re.sub(r"\{text(_b)?\}", lambda match: lines.get(match[0], ""), part)
 

@@ -9,8 +9,10 @@ import tyro
 from eval import plan as planning
 from eval import report, report_files
 from eval import transfer as experiment
+from eval.catalogue import TASKS
 from eval.finetune import FinetuneConfig
 from eval.finetune_config import WAYS
+from eval.task import TaskKind
 from eval.task_options import KNOWN, check_names, columns_of, splits_of
 from eval.trial import Trial, limited
 from train.cli import keep_compiled
@@ -28,8 +30,11 @@ def transfer(
     tasks: TaskNames = "",
     folder: Path | None = None,
     data: Path | None = None,
+    kind: TaskKind = "classification",
     text: str = "",
     label: str = "",
+    text_b: str | None = None,
+    test: Path | None = None,
     labels: str = "100,400",
     seeds: int = 3,
     ways: str = "full",
@@ -51,15 +56,18 @@ def transfer(
             most frequent one of each word.
         tasks: task names, with commas between.
         folder: where the files of tasks lie that are not fetched: glue_data.
-        data: in place of tasks: a .tsv, .csv or .jsonl file with one labelled text a row.
+        data: in place of tasks: a .tsv, .csv or .jsonl file with one labelled text a row; or a file of another kind.
+        kind: what --data holds an answer of: a class, a rating, a tag for each word, a span, the best option.
         text: the column of the text in --data; not needed where only one can be it.
         label: the column of the label in --data; not needed where only one can be it.
+        text_b: the column of the second text, for pairs.
+        test: a file of the same columns to test on; by default a quarter of --data is held out.
         labels: label budgets, with commas between; "all" is the whole training split.
         seeds: how many: seeds 0, 1, ... of the labelled examples, the head, the order and dropout.
         ways: of adapting each checkpoint, with commas between: full, probe, lora, head, top. A random start trains all
             its parameters.
         rates: learning rates to choose from on the validation split, for each arm and way by itself; by default
-            --learning-rate serves all.
+            --learning-rate serves all, which is low for lora and head (try 1e-3).
         control: also train each checkpoint on shuffled labels, which must score chance.
         plan: say what would be run and about how long it takes on this machine, and run nothing.
         out: where cells, report.html, report.json and plots go.
@@ -89,12 +97,15 @@ def transfer(
     chosen = tuple(_way(word) for word in _words(ways, "ways"))
     if bool(tasks) == (data is not None):
         raise InputError(f"give one of --tasks NAMES ({KNOWN}) and --data FILE" + (", not both" if tasks else ""))
-    where = {"data": None if data is None else str(data), "text": text, "label": label, "text_b": None, "test": None}
-    where["folder"] = None if folder is None else str(folder)
+    where = {"data": None if data is None else str(data), "kind": kind, "text": text, "label": label, "text_b": text_b}
+    where["test"] = None if test is None else str(test)
     names = [""] if data is not None else _words(tasks, "tasks")
     check_names(sources, names)
-    loaded = [limited(splits_of(where | {"task": name}), test_limit, validation_limit) for name in names]
-    if data is not None:
+    loaded = [
+        limited(splits_of(where | {"task": name, "folder": _folder(name, folder)}), test_limit, validation_limit)
+        for name in names
+    ]
+    if data is not None and kind in ("classification", "regression"):
         columns_of(loaded[0], told=not (text and label))
     short = [Path(source).name for source in sources]
     trials = [
@@ -128,10 +139,17 @@ def transfer(
         protocol=experiment.protocol(trials, outcome),
     )
     report_files.write(made, out)
+    for name, value in experiment.protocol(trials, outcome).items():
+        print(f"{name}: {value}")
     print("\n".join([*made.notes, *made.headline]))
     print(f"report: {out / 'report.html'}")
     if len(made.failures) == len(made.cells):
         raise InputError(f"every cell failed; the first: {made.failures[0].failure}")
+
+
+def _folder(task: str, folder: Path | None) -> str | None:
+    """`folder` for a task that is not fetched."""
+    return None if folder is None or not task or TASKS[task].source else str(folder)
 
 
 def _budgets(budgets: Sequence[int | str], size: int) -> tuple[int, ...]:

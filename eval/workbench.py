@@ -136,7 +136,7 @@ class Workbench:
         )
 
     def score(self, tuned: Any, encoded: Encoded) -> Any:
-        """The Evaluation of a fine-tuned model; thresholds, where the kind has them, are set on the validation split."""
+        """The Evaluation of a fine-tuned model; thresholds, if the kind has them, are set on the validation split."""
         settled = {}
         if self.kind.settle is not None and self.trial.splits.validation:
             outputs = predict_encoded(

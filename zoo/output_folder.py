@@ -46,6 +46,8 @@ def held(folder: str | os.PathLike[str]) -> str:
     except (OSError, ValueError):
         pass
     keys = settings if isinstance(settings, dict) else {}
+    if "finetune" in keys and "adapter" in keys:
+        return "a fine-tuned checkpoint"
     if (path / "metrics.jsonl").exists() or "train" in keys and "model" in keys:
         return "a training run"
     if (path / "checkpoints").is_dir():

@@ -1,4 +1,4 @@
-"""Language models that can be computed by hand: a LLaMA whose logits after token i are row i of a table, and letters."""
+"""Language models that can be computed by hand: a LLaMA whose logits after token i are row i of a table; letters."""
 
 import jax
 import jax.numpy as jnp

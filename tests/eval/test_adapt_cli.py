@@ -11,7 +11,9 @@ from eval import adapter_folder
 from eval.cli import evaluate as command
 from eval.predict import predict
 from eval.tasks import Example
+from zoo import InputError
 from zoo.checkpoints import run_folder
+from zoo.output_folder import held
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,11 @@ def test_a_folder_of_each_way_predicts_what_was_measured(way, source, table, tmp
     if way == "lora":
         assert "kept epoch " in said and "on validation, the best of 2 evaluations" in said
         assert not (out / "checkpoints").exists() and adapter_folder.is_folder(out)
+        assert held(out) == "a fine-tuned checkpoint"
+        with pytest.raises(
+            InputError, match=f"{out}: holds adapters and no whole model; make one: python -m eval merge"
+        ):
+            zoo.load(out)
         assert 1 <= measured["chosen_epoch"] <= 2 and len(measured["evaluations"]) == 2
         assert command(["merge", str(out), str(tmp_path / "merged")]) == 0
         out = tmp_path / "merged"

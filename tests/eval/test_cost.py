@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import zoo
-from eval.cost import cost, passes, prediction_rows, training_rows
+from eval.cost import cost, passes, prediction_shapes, training_shapes
 from eval.encode import Encoded, buckets, collate, training_order
 from eval.finetune_config import FinetuneConfig
 from eval.kinds import CLASSIFICATION, TAGGING
+from eval.packing import pack, rows_a_step
 
 # D = 8, 2 heads of 4, F = 32, 2 layers: projections 2 x (2 x 8 x 24 + 2 x 8 x 8), feed-forward 2 x 4 x 8 x 32, and
 # scores and mix 2 x 4 x 8 T a token of a model that sees both ways.
@@ -29,11 +30,15 @@ def tags(*lengths):
     return encoded(*lengths, labels=tuple(np.zeros(n, np.int32) for n in lengths))
 
 
+def shapes(texts, kind=TAGGING, row_shards=1, steps=None, **settings):
+    return dict(training_shapes(CONFIG, FinetuneConfig(**settings), texts, kind, row_shards, steps))
+
+
 def test_training_by_hand():
-    """5 texts of 3 to 16 tokens in batches of 2: three batches an epoch, each filled up to 2 rows of 16."""
+    """5 sentences of 3 to 16 tokens in batches of 2: three batches an epoch, each filled up to 2 rows of 16."""
     config = FinetuneConfig(batch_size=2, epochs=3)
-    assert training_rows(CONFIG, encoded(3, 5, 9, 16, 2), config, TAGGING) == {16: 3 * 3 * 2}
-    found = cost(CONFIG, config, encoded(3, 5, 9, 16, 2), tags(16), TAGGING)
+    assert shapes(tags(3, 5, 9, 16, 2), batch_size=2, epochs=3) == {(2, 16): 9}
+    found = cost(CONFIG, config, tags(3, 5, 9, 16, 2), tags(16), TAGGING)
     assert found.training_tokens == 18 * 16
     assert found.training_flops == pytest.approx(3 * 18 * 16 * a_token(16))
     assert found.prediction_tokens == 64 * 16, "a batch of prediction has 64 rows, however few are texts"
@@ -41,38 +46,40 @@ def test_training_by_hand():
     assert found.flops == found.training_flops + found.prediction_flops
 
 
-def test_lengths_are_those_of_the_batches():
-    config = FinetuneConfig(batch_size=3, epochs=2, seed=4)
+def test_shapes_are_those_of_the_batches():
+    texts = tags(*range(2, 60, 3))
+    made = [collate(texts, rows, 3)["tokens"].shape for epoch in (0, 1) for rows in training_order(texts, 3, 4, epoch)]
+    found = shapes(texts, batch_size=3, epochs=2, seed=4)
+    assert found == {shape: made.count(shape) for shape in made} and len(found) > 1
+
+
+def test_packed_shapes_are_those_of_the_batches():
     texts = encoded(*range(2, 60, 3))
-    shapes = [
-        collate(texts, rows, 3)["tokens"].shape for epoch in (0, 1) for rows in training_order(texts, 3, 4, epoch)
+    unit = rows_a_step(texts, 6)
+    made = [
+        pack(texts, rows, unit)[0]["tokens"].shape
+        for epoch in (0, 1)
+        for rows in training_order(texts, 6, 4, epoch, by_length=False)
     ]
-    found = training_rows(CONFIG, texts, config, TAGGING)
-    assert found == {length: sum(rows for rows, t in shapes if t == length) for length in {t for _, t in shapes}}
-    assert len(found) > 1
+    found = shapes(texts, CLASSIFICATION, batch_size=6, epochs=2, seed=4)
+    assert found == {shape: made.count(shape) for shape in made}
+    assert set(shapes(texts, CLASSIFICATION, batch_size=6, packing=False)) <= {(6, 16), (6, 32), (6, 64)}
 
 
 def test_steps_shards_and_early_ends():
-    texts = encoded(*[10] * 7)
-    assert training_rows(CONFIG, texts, FinetuneConfig(batch_size=2, epochs=0, steps=5), TAGGING) == {16: 10}
-    assert training_rows(CONFIG, texts, FinetuneConfig(batch_size=2), TAGGING, steps=3) == {16: 6}
-    assert training_rows(CONFIG, texts, FinetuneConfig(batch_size=2, epochs=1), TAGGING, row_shards=8) == {16: 4 * 8}
-    assert prediction_rows(CONFIG, tags(*[10] * 70), TAGGING) == {16: 128}
-    assert prediction_rows(CONFIG, tags(*[10] * 70, 40), TAGGING) == {16: 128, 64: 64}
+    texts = tags(*[10] * 7)
+    found = training_shapes(CONFIG, FinetuneConfig(batch_size=2, epochs=0, steps=5), texts, TAGGING)
+    assert found == {(2, 16): 5}
+    assert shapes(texts, batch_size=2, steps=3) == {(2, 16): 3}
+    assert shapes(texts, row_shards=8, batch_size=2, epochs=1) == {(8, 16): 4}
+    assert prediction_shapes(CONFIG, tags(*[10] * 70), TAGGING) == {(64, 16): 2}
+    assert prediction_shapes(CONFIG, tags(*[10] * 70, 40), TAGGING) == {(64, 16): 2, (64, 64): 1}
 
 
 def test_packed_prediction_has_fewer_rows():
     """80 texts of 8 tokens: 8 in a row of 64, 10 rows, filled up to 64."""
-    assert prediction_rows(CONFIG, encoded(*[8] * 80), CLASSIFICATION) == {64: 64}
-    assert prediction_rows(CONFIG, encoded(*[8] * 600), CLASSIFICATION) == {64: 128}
-
-
-def test_packed_training_has_fewer_rows():
-    """Batches of 16 texts of 16 tokens, 4 to a row of 64; eight devices fill up to 8 rows."""
-    texts = encoded(*[16] * 32)
-    assert training_rows(CONFIG, texts, FinetuneConfig(epochs=1), CLASSIFICATION) == {64: 2 * 4}
-    assert training_rows(CONFIG, texts, FinetuneConfig(epochs=1), CLASSIFICATION, row_shards=8) == {64: 2 * 8}
-    assert training_rows(CONFIG, texts, FinetuneConfig(epochs=1, packing=False), CLASSIFICATION) == {16: 32}
+    assert prediction_shapes(CONFIG, encoded(*[8] * 80), CLASSIFICATION) == {(64, 64): 1}
+    assert prediction_shapes(CONFIG, encoded(*[8] * 600), CLASSIFICATION) == {(64, 64): 2}
 
 
 def test_what_a_way_passes():

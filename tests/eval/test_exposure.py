@@ -85,6 +85,7 @@ def test_a_text_that_the_model_ends_counts_up_to_its_end(one):
     found = measure(*bigram(table), Letters(), [TEXT], prompt=3, depth=6, rows=8, devices=one)
     assert np.isfinite(found.own[:, 0]).all() and np.isnan(found.own[:, 1:]).all()
     assert found.drift(slice(0, 1)).mean == pytest.approx(-40, abs=1e-3)
+    assert np.isnan(found.drift(slice(1, 4)).mean) and found.drift(slice(1, 4)).n == 0
 
 
 def test_divergence_ignores_padded_ids(model):

@@ -71,6 +71,15 @@ def test_two_parts_make_the_whole(layers, slots, scan, top, way):
         )
 
 
+def test_the_head_of_each_kind_is_what_is_trained():
+    for head in ("token_classifier", "span"):
+        model = zoo.create(network(2).config, head=head)
+        params = filled(model)
+        for way, names in (("head", {head}), ("top", {head, "blocks", "final_norm"})):
+            trained, frozen = freeze.split(params, model.config, CONFIG.replace(way=way), head)
+            assert set(trained) == names and head not in frozen
+
+
 def test_rates_by_layer_are_the_golden_table():
     """d^(L + 1 - l): embeddings lowest, the head 1; a scanned stack has the same as a looped one."""
     table = {"embed": 0.0625, 1: 0.125, 2: 0.25, 3: 0.5, "above": 1.0}

@@ -80,7 +80,7 @@ def test_real_tokenizers_split_where_the_whole_text_does(kind, tmp_path):
         tokenizer = zoo.load_tokenizer(made_up.json_tokenizer(tmp_path / "t"))
     else:
         tokenizer = made_up.tokenizer()
-    texts = [("The old river", " walks quiet."), ("The old riv", "er sings"), ("The old river ", "walks"), ("", "Maple")]
+    texts = [("The old river", " walks quiet."), ("The old riv", "er sings"), ("The river ", "walks"), ("", "Maple")]
     for (context, text), (before, after) in zip(texts, encode_pairs(tokenizer, texts), strict=True):
         assert before[0] == tokenizer.bos_id and before.count(tokenizer.bos_id) == 1
         assert before[1:] + after == tokenizer.encode(context + text)
@@ -89,7 +89,7 @@ def test_real_tokenizers_split_where_the_whole_text_does(kind, tmp_path):
 
 def test_equal_to_a_direct_forward_pass_whatever_the_batches(gpt, tokenizer, one):
     model, params = gpt
-    texts = [("hammer nail saw", " plank glue"), ("oven", " bread butter"), ("oven", " spoon"), ("", "tide"), ("a b", "")]
+    texts = [("hammer nail saw", " plank glue"), ("oven", " bread butter"), ("oven", " spoon"), ("", "tide"), ("a", "")]
     found = log_likelihoods(model, params, tokenizer, texts, devices=one)
     for (before, after), f in zip(encode_pairs(tokenizer, texts), found, strict=True):
         ids = jnp.array([before + after])

@@ -27,7 +27,8 @@ def test_by_hand_on_a_bigram(one):
         np.testing.assert_allclose(prior, [path(" " + text) for text in texts], atol=1e-5)
     assert [t.tolist() for t in found.tokens] == [[2, 4, 2], [2, 2]]
     assert [b.tolist() for b in found.bytes] == [[1, 3, 2], [1, 1]] and found.lost == 0
-    assert (found.predictions("acc_pmi") == [np.argmax(v - p) for v, p in zip(found.log_probs, found.prior)]).all()
+    both = zip(found.log_probs, found.prior, strict=True)
+    assert found.predictions("acc_pmi").tolist() == [np.argmax(values - prior) for values, prior in both]
 
 
 def test_each_measure_may_choose_another_option():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import zoo
 from eval.cli import evaluate as command
-from eval.midtrain import excerpts, trained_form
+from eval.midtrain import excerpts, likeness, trained_form
 from train import loop
 from train.config import RunConfig, TrainConfig
 from train.data.shards import write_shards
@@ -79,6 +79,7 @@ def test_the_same_command_has_nothing_left_to_do(made, capsys):
     said = capsys.readouterr().out
     assert 'no read-out for "masked_lm": a fresh one is made' in said
     assert "the task's text: loss " in said and "general text: loss " in said and " after 20 steps (" in said
+    assert "general text looks to it as before with a cosine of 0." in said
 
 
 def test_watched_text_is_never_learnt(texts, tokenizer, tmp_path):
@@ -100,6 +101,13 @@ def test_watched_text_is_never_learnt(texts, tokenizer, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (first, second)), strict=True))
     steps = {line["step"] for line in read(tmp_path / "with" / "metrics.jsonl") if line["split"] == "watch"}
     assert steps == {0, 4}
+
+
+def test_a_model_is_like_itself(made, source):
+    """And a little less so after some steps on other text."""
+    texts = ["The old road again.", "Number 4 took it today.", "Salt and pepper."]
+    assert likeness(source, source, texts, 16) == pytest.approx(1, abs=1e-6)
+    assert 0.5 < likeness(source, made[0], texts, 16) < 1 - 1e-4
 
 
 def test_the_read_out_of_each_objective(bert, gpt):

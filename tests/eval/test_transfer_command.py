@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -49,7 +50,7 @@ def made(source, table, tmp_path_factory):
 
 def test_it_tells_the_time_runs_reports_and_reuses_its_cells(made, source, table, capsys):
     plain = json.loads((made / "report.json").read_text())
-    assert plain["schema"] == report_files.SCHEMA
+    assert plain["schema"] == report_files.SCHEMA and "bert0 on mine" in plain["protocol"]
     assert [cell["arm"] for cell in plain["cells"]] == ["pretrained"] * 2 + ["random"] * 2 + ["baseline"] * 2
     assert all(cell["cost"]["training_flops"] > 0 for cell in plain["cells"][:4]) and plain["flops"] > 0
     assert evaluate(words_for(source, table, made)) == 0
@@ -57,6 +58,8 @@ def test_it_tells_the_time_runs_reports_and_reuses_its_cells(made, source, table
     assert any(line.startswith("plan: 6 cells, 6 of them finished: nothing to run on this machine") for line in lines)
     assert sum(line.endswith("(finished before)") for line in lines) == 6
     assert lines[-1] == f"report: {made / 'report.html'}"
+    said = "bert0 on mine: all parameters; learning rate 0.003 for both arms; 1 epochs of AdamW"
+    assert any(line.startswith(said) for line in lines)
 
 
 def test_plan_says_what_would_be_run_and_runs_nothing(source, table, tmp_path, capsys):
@@ -79,6 +82,23 @@ def test_a_plan_counts_what_is_finished_and_adds_up(made, source, topics, tmp_pa
     assert (few.cells, few.finished, found.cells, found.finished) == (2, 0, 8, 0)
     assert many.flops > few.flops > 0 and many.seconds > few.seconds > 0
     assert found.seconds == pytest.approx(sum(2 * line.seconds for line in found.lines) + found.compiling)
+
+
+def test_a_network_is_measured_once_for_all_tasks_of_a_kind(source, topics, tmp_path, monkeypatch):
+    config = FinetuneConfig(learning_rate=3e-3, epochs=1, max_length=16)
+    splits = limited(topics, test=20)
+    other = replace(splits, task=replace(splits.task, name="other"))
+    trials = [Trial("tiny", source, part, config, (16,), (0, 1), ways=("full", "head")) for part in (splits, other)]
+    asked = []
+    speed = planning.Speed(1e9, 2e9, 5.0)
+    monkeypatch.setattr(planning, "measure", lambda bench, key, *_: asked.append(key.way) or speed)
+    found = planning.plan(trials, tmp_path, with_baseline=False, devices=jax.devices()[:1], live=Live(str))
+    assert asked == ["full", "head"] and found.cells == 2 * 3 * 2
+    for line in found.lines:
+        assert line.seconds > 0
+    # One shape to train and one to predict. The first task's three are compiled by measuring (its second way predicts
+    # as the first does), and not its second way's predictions.
+    assert found.compiling == 5.0 * (0 + 1 + 2 + 2)
 
 
 def test_measured_examples_are_of_one_length(topics, tokenizer, bert):
@@ -114,6 +134,16 @@ def test_compare_takes_rows_by_name(made, tmp_path, capsys):
     capsys.readouterr()
     assert evaluate(["compare", str(made), str(made), "--row-a", "TFIDF"]) == 2
     assert 'no row "TFIDF"; did you mean "TF-IDF"?' in capsys.readouterr().err
+
+
+def test_compare_shows_how_both_sides_were_made_where_that_differs(made, tmp_path, capsys):
+    plain = json.loads((made / "report.json").read_text())
+    plain["protocol"]["bert0 on mine"] = "another way"
+    (tmp_path / "report.json").write_text(json.dumps(plain))
+    assert evaluate(["compare", str(made), str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("A, bert0 on mine: all parameters; learning rate") for line in lines)
+    assert lines[-1] == "B, bert0 on mine: another way"
 
 
 def test_compare_reads_reports_of_format_1(made, tmp_path):

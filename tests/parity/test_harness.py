@@ -197,7 +197,8 @@ def test_a_chat_template_writes_pieces_and_messages_stay_text(adapter, network):
     ids = adapter._marked.encode(adapter.apply_chat_template(history))
     assert ids == tokenizer.chat(history)
     # What the assistant begins to say is left open.
-    begun = adapter.apply_chat_template([*history, {"role": "assistant", "content": "old"}], add_generation_prompt=False)
+    history_begun = [*history, {"role": "assistant", "content": "old"}]
+    begun = adapter.apply_chat_template(history_begun, add_generation_prompt=False)
     assert adapter._marked.encode(begun) == [*tokenizer.chat(history), *tokenizer.encode("old")]
     assert adapter._marked.encode("river [SEP]") == tokenizer.encode("river [SEP]")
     assert adapter.chat_template(True) == tokenizer.chat_template and adapter.chat_template() is None

@@ -248,14 +248,20 @@ def test_heads_norm_by_formula(rng):
     config = ModelConfig(**SIZES, qk_norm=True)
     scale = rng.standard_normal((4, 6)).astype(np.float32)
 
-    def found(over, scale):
-        return HeadsNorm(config.replace(qk_norm_over=over)).apply({"params": {"scale": scale}}, heads)
+    def found(over, scale, kind="rmsnorm"):
+        changed = config.replace(qk_norm_over=over, qk_norm_kind=kind)
+        return HeadsNorm(changed).apply({"params": {"scale": scale}}, heads)
 
-    def root(axes):
+    def root(axes, heads=heads):
         return np.sqrt(np.square(heads).mean(axes, keepdims=True) + 1e-5)
 
     np.testing.assert_allclose(found("head", scale[0]), heads / root(-1) * scale[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found("own_head", scale), heads / root(-1) * scale, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found("projection", scale), heads / root((-2, -1)) * scale, rtol=1e-5, atol=1e-6)
+    for over, axes, own in (("head", -1, scale[0]), ("own_head", -1, scale), ("projection", (-2, -1), scale)):
+        centred = heads - heads.mean(axes, keepdims=True)
+        wanted = centred / root(axes, centred) * own
+        np.testing.assert_allclose(found(over, own, "layernorm"), wanted, rtol=1e-5, atol=2e-6)
 
 
 def parts(config, x):

@@ -132,6 +132,29 @@ def test_a_narrow_table_is_read_out_through_the_transform():
         zoo.Model(config).apply(params, jnp.zeros((1, 2, D)))
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_narrow_tokens_are_widened_before_positions_and_the_stream_is_narrowed_again(tied):
+    """OPT 350M's way, with every other table at the stream's width."""
+    config = BASE.replace(embed_rank=5, embed_projection="tokens", token_types=2, head="lm", tie_embeddings=tied)
+    params = random_params(config)
+    embed, table = params["embed"], params["embed"]["token"]["embedding"]
+    assert table.shape == (V, 5) and set(embed["projection"]) == {"kernel"} == set(params["final_projection"])
+    places = jnp.maximum(jnp.cumsum(MASK, axis=1) - 1, 0)
+    wide = table[TOKENS] @ embed["projection"]["kernel"] + embed["position"]["embedding"][places]
+    wide = layer_norm(wide + embed["segment"]["embedding"][0], embed["norm"]["scale"], embed["norm"]["bias"], 0.01)
+    out = run(config, params, want=("hidden_states",))
+    same(out.hidden_states[0], wide)
+    same(out.hidden, out.hidden_states[-1] @ params["final_projection"]["kernel"])
+    same(out.logits, out.hidden @ (table.T if tied else params["lm_head"]["kernel"]))
+    same(zoo.Model(config).unembed(params, out.hidden), out.logits)
+    at = jnp.asarray([[0]] * len(TOKENS))
+    same(run(config, params, logits_at=at).logits, out.logits[:, :1])
+    model, answers = zoo.with_head(
+        zoo.Model(config), params, head="classifier", num_labels=3, pooling="mean", key=jax.random.key(1)
+    )
+    assert answers["classifier"]["kernel"].shape == (5, 3) and run(model.config, answers).logits.shape == (len(MASK), 3)
+
+
 # norm_bias, attention_norm, layer_scale
 
 
@@ -305,6 +328,9 @@ def test_a_new_head_keeps_the_backbone_and_no_other_head():
         (dict(shared_layers=True, num_layers=2, layer_pattern=(LayerConfig(2), LayerConfig())), "of one entry"),
         (dict(layer_scale=0.0), "layer_scale is 0.0; it must be above 0"),
         (dict(embed_rank=0), "embed_rank is 0"),
+        (dict(embed_projection="tokens"), 'embed_projection "tokens" needs embed_rank'),
+        (dict(embed_projection="tokens", embed_rank=4, pooler=True), "pooler reads a stream of width embed_dim"),
+        (dict(qk_norm_over="heads"), 'did you mean "head"'),
     ],
 )
 def test_settings_that_contradict_each_other(changes, said):

@@ -159,6 +159,8 @@ def _find(path: str | os.PathLike[str]) -> tuple[ModuleType, Any]:
     found = onnx_models.file_of(local)
     if found is not None:
         return onnx_models, found
+    if (local / "adapter.safetensors").is_file():
+        raise InputError(f"{place}: holds adapters and no whole model; make one: python -m eval merge {place} OUT")
     raise InputError(
         f"{place}: is neither a Hugging Face folder (config.json with a model_type) nor a run folder, and holds no "
         "GGUF file"
