@@ -4,7 +4,8 @@
 
 Each network and way is run for a moment, on its commonest row length and on the first task of each kind: first a step
 that compiles, then as many as fill about SECONDS. What a program costs to compile is counted once for each shape of
-batches that occurs. The baselines are measured with the smallest budget and taken to grow in proportion to the texts they read.
+batches that occurs. The baselines are measured with the smallest budget and taken to grow in proportion to the texts
+that they read.
 
 The estimate is rough: other row lengths have other speeds, a machine may be busy, and compiled programs may be at hand
 from before. UNCERTAINTY says how far off it may be.

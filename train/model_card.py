@@ -79,16 +79,17 @@ def _transfer(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
         yield "\n".join(f"- {', '.join(_tasks(rows, text))}: {text}." for text in protocols)
 
 
+def _tasks(rows: Sequence[dict[str, Any]], protocol: str) -> Iterable[str]:
+    told = (f"{row['task']} ({row['test_texts']:,} test texts)" for row in rows if row["protocol"] == protocol)
+    return dict.fromkeys(told)
+
+
 def transfer_row(row: dict[str, Any]) -> tuple[str, ...]:
     """One line of the table, as texts."""
     plain = "" if row["tfidf"] is None else f"{row['tfidf']:.3f}"
     difference = f"{row['mean']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})"
     arms = (f"{row['pretrained']:.3f}", f"{row['random']:.3f}")
     return (row["task"], str(row["labels"]), str(row["seeds"]), *arms, difference, plain)
-
-
-def _tasks(rows: Sequence[dict[str, Any]], protocol: str) -> Iterable[str]:
-    return dict.fromkeys(row["task"] for row in rows if row["protocol"] == protocol)
 
 
 def _limits(facts: dict[str, Any], causal: bool) -> str:

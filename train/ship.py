@@ -150,6 +150,7 @@ def transfer_rows(path: Path, networks: Sequence[str]) -> list[dict[str, Any]]:
     try:
         report = json.loads(path.read_text("utf-8"))
         scores = {(r["task"], r["network"], r["arm"], r["labels"]): r for r in report["results"]}
+        sizes = {task["name"]: sum(task["counts"]["test"].values()) for task in report["tasks"]}
         rows = []
         for found in report["comparisons"]:
             if found["network"] not in networks or found["against"] != "random":
@@ -160,6 +161,7 @@ def transfer_rows(path: Path, networks: Sequence[str]) -> list[dict[str, Any]]:
             interval = found["difference"]["interval"]
             rows.append(
                 {"task": key[0], "labels": labels, "metric": metric, "seeds": interval["n"]}
+                | {"test_texts": sizes[key[0]]}
                 | {arm: round(mean, 4) for arm, mean in arms.items()}
                 | {name: round(interval[name], 4) for name in ("mean", "low", "high")}
                 | {"tfidf": round(plain["metrics"][metric]["mean"], 4) if plain else None}

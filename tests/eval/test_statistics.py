@@ -40,7 +40,8 @@ def test_interval_equals_scipy(values, level):
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-9)
 
 
-@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.floats(0, 1, width=32)), min_size=2, max_size=9))
+# Multiples of 1/64, so that sums which ought to be equal are: rounding is not what is compared.
+@given(st.lists(st.tuples(*[st.integers(0, 64).map(lambda k: k / 64)] * 2), min_size=2, max_size=9))
 def test_paired_tests_equal_scipy(pairs):
     a, b = np.array(pairs, np.float64).T
     if np.std(a - b, ddof=1) <= 1e-6:

@@ -21,7 +21,8 @@ SHORT = ["--max-length", "16", "--learning-rate", "0.003", "--epochs", "1", "--t
 
 @pytest.fixture(scope="module")
 def source(bert, tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
+    folder = tmp_path_factory.mktemp("source") / "tiny"
+    folder.mkdir()
     run_folder.save(*bert, folder, tokenizer)
     return str(folder)
 
@@ -50,7 +51,7 @@ def made(source, table, tmp_path_factory):
 
 def test_it_tells_the_time_runs_reports_and_reuses_its_cells(made, source, table, capsys):
     plain = json.loads((made / "report.json").read_text())
-    assert plain["schema"] == report_files.SCHEMA and "bert0 on mine" in plain["protocol"]
+    assert plain["schema"] == report_files.SCHEMA and "tiny on mine" in plain["protocol"]
     assert [cell["arm"] for cell in plain["cells"]] == ["pretrained"] * 2 + ["random"] * 2 + ["baseline"] * 2
     assert all(cell["cost"]["training_flops"] > 0 for cell in plain["cells"][:4]) and plain["flops"] > 0
     assert evaluate(words_for(source, table, made)) == 0
@@ -58,7 +59,7 @@ def test_it_tells_the_time_runs_reports_and_reuses_its_cells(made, source, table
     assert any(line.startswith("plan: 6 cells, 6 of them finished: nothing to run on this machine") for line in lines)
     assert sum(line.endswith("(finished before)") for line in lines) == 6
     assert lines[-1] == f"report: {made / 'report.html'}"
-    said = "bert0 on mine: all parameters; learning rate 0.003 for both arms; 1 epochs of AdamW"
+    said = "tiny on mine: all parameters; learning rate 0.003 for both arms; 1 epochs of AdamW"
     assert any(line.startswith(said) for line in lines)
 
 
@@ -116,7 +117,7 @@ def test_compare_finds_no_difference_between_a_report_and_itself(made, tmp_path,
     out = tmp_path / "compared.json"
     assert evaluate(["compare", str(made / "report.json"), str(made), "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "A: bert0, pre-trained" in shown and "0 / 0" in shown and "below 0.05" in shown
+    assert "A: tiny, pre-trained" in shown and "0 / 0" in shown and "below 0.05" in shown
     pairs = json.loads(out.read_text())["pairs"]
     assert [pair["row_a"] == pair["row_b"] for pair in pairs] == [True] * 3
     assert all(pair["difference"]["interval"]["mean"] == 0 and pair["labels"] == 16 for pair in pairs)
@@ -138,12 +139,12 @@ def test_compare_takes_rows_by_name(made, tmp_path, capsys):
 
 def test_compare_shows_how_both_sides_were_made_where_that_differs(made, tmp_path, capsys):
     plain = json.loads((made / "report.json").read_text())
-    plain["protocol"]["bert0 on mine"] = "another way"
+    plain["protocol"]["tiny on mine"] = "another way"
     (tmp_path / "report.json").write_text(json.dumps(plain))
     assert evaluate(["compare", str(made), str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("A, bert0 on mine: all parameters; learning rate") for line in lines)
-    assert lines[-1] == "B, bert0 on mine: another way"
+    assert any(line.startswith("A, tiny on mine: all parameters; learning rate") for line in lines)
+    assert lines[-1] == "B, tiny on mine: another way"
 
 
 def test_compare_reads_reports_of_format_1(made, tmp_path):

@@ -50,6 +50,7 @@ def report(task="tweets", network="run", low=0.1):
             | {"difference": {"interval": {"mean": 0.2, "low": low, "high": 0.3, "n": 5, "level": 0.95}}}
             for against in ("random", "tf-idf")
         ],
+        "tasks": [{"name": task, "counts": {"test": {"a": 300, "b": 1200}}}],
         "protocol": {f"{network} on {task}": "all parameters"},
     }
 
@@ -74,6 +75,7 @@ def test_the_folder_holds_the_weights_the_tokenizer_and_the_facts(run, tmp_path,
     card = (tmp_path / "tiny" / "README.md").read_text("utf-8")
     assert card == model_card.card(facts)
     assert "| tweets | 32 | 5 | 0.900 | 0.700 | +0.200 (+0.100 to +0.300) | 0.800 |" in card
+    assert "- tweets (1,500 test texts): all parameters." in card
     assert "Shared." in card and f"{facts['valid']['float16']['loss']:.4f}" in card
     # Made anew in its place, with nothing left of the notes.
     assert main([*words[:3], "--overwrite", "--dtype", "bfloat16"]) == 0

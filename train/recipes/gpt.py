@@ -19,7 +19,7 @@ SHIPPED = Recipe(
     model={**NO_DROPOUT, "num_layers": 3, "max_positions": 128},
     train=TINY.replace(objective="next_token", steps=8_000, decay_steps=2_600),
     command=MIXTURE.format("gpt-tiny"),
-    cost="",
-    expected="",
+    cost="12 minutes of one CPU core (AMD EPYC, AVX-512), measured on a busy machine",
+    expected="validation loss 5.09 on its own mixture",
     texts=MIXTURE_TEXTS,
 )
