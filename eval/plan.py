@@ -65,7 +65,8 @@ class Line:
         cells: in all.
         finished: of these, found finished.
         flops: of one cell; 0 for the baseline, which is not counted so.
-        seconds: of one cell.
+        seconds: of one cell; 0 where it cannot be run.
+        failure: why it cannot.
     """
 
     task: str
@@ -75,6 +76,7 @@ class Line:
     finished: int
     flops: float
     seconds: float
+    failure: str = ""
 
     @property
     def left(self) -> float:
@@ -130,12 +132,13 @@ class Plan:
                 f"{line.cells}" + (f" ({line.finished} done)" if line.finished else ""),
                 flop_words(line.flops) if line.flops else "",
                 f"{line.seconds:.1f}",
-                clock(line.left),
+                "fails" if line.failure else clock(line.left),
             ]
             for line in self.lines
         ]
         head = ["task", "row", "labels", "cells", "FLOPs a cell", "s a cell", "left"]
         notes = [f"compiling: about {clock(self.compiling)}, once"] if self.compiling and self.seconds else []
+        notes += [f"fails: {line.task}, {line.row}: {line.failure}" for line in self.lines if line.failure]
         show_table("Plan", head, rows, [*notes, self.total_words])
 
 
@@ -227,6 +230,7 @@ def _trial_lines(
         groups.setdefault((row_name(key.network, key.arm, key.way), key.labels, key.way), []).append((key, False))
     network = (trial.source, bench.kind.name)
     compiled: dict[str, int] = {}
+    failures: dict[str, str] = {}
     shapes: dict[str, set[tuple[str, int, int]]] = {}
     lines = []
     for (row, labels, way), members in groups.items():
@@ -244,10 +248,17 @@ def _trial_lines(
         if finished == len(members):
             lines.append(Line(trial.splits.task.name, row, labels, len(members), finished, spent.flops, 0.0))
             continue
-        if (*network, way) not in speeds:
+        if (*network, way) not in speeds and way not in failures:
             known = next((speed for place, speed in speeds.items() if place[:2] == network), None)
-            speeds[*network, way] = measure(bench, key, rates[0], known)
-            compiled[way] = 1 if known else 2
+            try:
+                speeds[*network, way] = measure(bench, key, rates[0], known)
+                compiled[way] = 1 if known else 2
+            except InputError as error:
+                failures[way] = str(error)
+        if way in failures:
+            task = trial.splits.task.name
+            lines.append(Line(task, row, labels, len(members), finished, spent.flops, 0.0, failures[way]))
+            continue
         model, tuning, labelled = bench.model.config, bench.config(key, rates[0]), bench.labelled(key)
         trained = training_shapes(model, tuning, labelled, bench.kind, bench.row_shards)
         answered = prediction_shapes(model, test, bench.kind, bench.row_shards)

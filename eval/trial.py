@@ -91,6 +91,11 @@ def check(trials: Sequence[Trial], *, with_baseline: bool = False) -> None:
             raise InputError(f"ways are {', '.join(trial.ways) or 'none'}; give each once, one at least")
         for way in trial.ways:
             with_way(trial.config, way)
+        if "probe" in trial.ways and task.kind not in ("classification", "regression"):
+            raise InputError(
+                f'task {task.name}: way "probe" is for classes and ratings, and this is {task.kind}; take "head", or '
+                "run the task by itself"
+            )
         for labels in trial.labels:
             if not 2 <= labels <= size:
                 raise InputError(

@@ -10,7 +10,7 @@ nbformat = pytest.importorskip("nbformat", reason="notebooks run where nbformat 
 nbclient = pytest.importorskip("nbclient", reason="notebooks run where nbclient is installed")
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-QUICKSTART = FOLDER / "01_quickstart.ipynb"
+QUICKSTART, TRANSFER = FOLDER / "01_quickstart.ipynb", FOLDER / "03_transfer.ipynb"
 KEPT = """
 import json
 print(json.dumps({
@@ -28,10 +28,10 @@ print(json.dumps({
 """
 
 
-def run(path: Path) -> tuple[dict, list]:
+def run(path: Path, kept: str) -> tuple[dict, list]:
     """Executes a notebook beside its file with a last cell that prints what is checked: (those values, its cells)."""
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells.append(nbformat.v4.new_code_cell(KEPT))
+    notebook.cells.append(nbformat.v4.new_code_cell(kept))
     place = {"metadata": {"path": str(FOLDER)}}
     nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=place).execute()
     printed = "".join(output.text for output in outputs_of(notebook.cells[-1:]) if output.get("name") == "stdout")
@@ -42,12 +42,16 @@ def outputs_of(cells: list) -> list:
     return [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
 
 
-def test_quickstart(monkeypatch, tmp_path):
-    """One test for one run: tests that shared it could meet in two processes and run it twice."""
+def small(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEBLOCK_NOTEBOOK_SIZE", "small")
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    values, cells = run(QUICKSTART)
+
+
+def test_quickstart(monkeypatch, tmp_path):
+    """One test for one run: tests that shared it could meet in two processes and run it twice."""
+    small(monkeypatch, tmp_path)
+    values, cells = run(QUICKSTART, KEPT)
 
     assert values["missing"] == []
     printed = "".join(output.get("text", "") for output in outputs_of(cells))
@@ -59,6 +63,23 @@ def test_quickstart(monkeypatch, tmp_path):
     check_pair(values)
     check_training(values)
     check_checkpoint(values["similarity"])
+
+
+def test_transfer(monkeypatch, tmp_path):
+    """A file of one's own is learnt, and the curves have all their cells: 2 arms and the baseline, 2 budgets, 2 seeds."""
+    small(monkeypatch, tmp_path)
+    values, cells = run(
+        TRANSFER,
+        "import json; print(json.dumps({'missing': missing, 'sizes': splits.counts(), 'scores': found.scores, "
+        "'cells': [[c.key.arm, c.key.labels, c.key.seed] for c in outcome.cells], 'head': made.headline}))",
+    )
+    assert values["missing"] == []
+    assert values["sizes"]["train"].keys() == {"kitchen", "sea"}
+    assert values["scores"]["accuracy"] > 0.8
+    arms = ("pretrained", "random", "baseline")
+    assert sorted(values["cells"]) == sorted([arm, n, seed] for arm in arms for n in (16, 100) for seed in (0, 1))
+    assert sum("image/png" in output.get("data", {}) for output in outputs_of(cells)) >= 2
+    assert "Pre-trained against random start" in "".join(values["head"])
 
 
 def check_models(values):
@@ -122,10 +143,14 @@ def test_notebooks_are_kept_without_results_and_open_in_colab(path):
     assert badge in notebook.cells[0].source
 
 
-def install_cell() -> str:
-    notebook = nbformat.read(QUICKSTART, as_version=4)
+def install_cell(path: Path = QUICKSTART) -> str:
+    notebook = nbformat.read(path, as_version=4)
     (cell,) = [cell for cell in notebook.cells if "install" in cell.metadata.get("tags", ())]
     return cell.source
+
+
+def test_every_notebook_installs_in_the_same_way():
+    assert {install_cell(path) for path in FOLDER.glob("*.ipynb")} == {install_cell()}
 
 
 def test_install_cell_needs_what_the_package_needs():

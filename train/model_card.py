@@ -26,7 +26,7 @@ def card(facts: dict[str, Any]) -> str:
         f'```python\nimport zoo\n\nmodel, params = zoo.load("{name}")\ntokenizer = zoo.load_tokenizer("{name}")\n```',
         "## Text",
         f"{facts['text']['train']:,} tokens ({facts['text']['valid']:,} more held out for validation). Of tasks only "
-        "the training split's texts, without labels: no text of a test or validation set is in it. "
+        "the training splits' texts, without labels: no text of these tasks' test or validation sets is in it. "
         f"SHA-256 of the token file: `{facts['text_sha256']}`.",
         _table(("text", "licence"), facts["sources"]),
         LICENCE,

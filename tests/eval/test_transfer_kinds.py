@@ -8,6 +8,7 @@ import pytest
 from eval import report, report_files
 from eval.finetune import FinetuneConfig
 from eval.live import Live
+from eval.plan import plan
 from eval.tagged import TaggedExample
 from eval.task import Task
 from eval.tasks import Example, Splits
@@ -82,10 +83,22 @@ def test_an_experiment_of_another_kind(kind, source, one, tmp_path, request):
     assert plain["tasks"][0]["kind"] == splits.task.kind and plain["tasks"][0]["sizes"]["test"] == 24
 
 
-def test_a_way_that_a_kind_does_not_have_is_a_failed_cell(tags, source, one, tmp_path):
-    trial = Trial("tiny", source, tags, CONFIG, (32,), (0,), ways=("probe",), scratch=False)
-    (cell,) = run([trial], tmp_path, with_baseline=False, devices=one, live=Live(lambda line: None)).cells
-    assert "probe" in cell.failure and cell.metrics == {}
+def test_a_way_that_a_kind_does_not_have_is_refused(tags, source):
+    with pytest.raises(InputError, match='task made-up-tags: way "probe" is for classes and ratings, .*take "head"'):
+        check([Trial("tiny", source, tags, CONFIG, (32,), (0,), ways=("full", "probe"))])
+
+
+def test_what_cannot_be_measured_is_planned_as_failing(ratings, source, one, tmp_path, capsys):
+    """More layers than the network has: cells that will fail, and say so beforehand."""
+    config = CONFIG.replace(top_layers=9)
+    trial = Trial("tiny", source, ratings, config, (32,), (0, 1), ways=("top",), scratch=False)
+    found = plan([trial], tmp_path, with_baseline=False, devices=one, live=Live(str))
+    (line,) = found.lines
+    assert "top_layers is 9; this model has 1" in line.failure and found.seconds == 0
+    found.show()
+    assert "fails: made-up-ratings, tiny, pre-trained, top layers: top_layers is 9" in capsys.readouterr().out
+    (cell, _) = run([trial], tmp_path, with_baseline=False, devices=one, live=Live(str)).cells
+    assert cell.failure == line.failure and cell.metrics == {}
 
 
 def test_what_a_kind_cannot_do_is_said_before_the_first_cell(source, ratings):

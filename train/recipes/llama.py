@@ -17,7 +17,7 @@ SHIPPED = Recipe(
     name="oneblock-llama-tiny",
     preset="llama-tiny",
     model={"tie_embeddings": True, "num_layers": 3, "max_positions": 256},
-    train=TINY.replace(objective="next_token", steps=4_000, decay_steps=1_300),
+    train=TINY.replace(objective="next_token", steps=3_000, decay_steps=1_000),
     command=MIXTURE.format("llama-tiny"),
     cost="",
     expected="",
