@@ -13,13 +13,14 @@ from eval.language_commands import named, open_network
 from eval.prompts import Template, make_template
 from eval.screen import progress, show_json, show_table
 from eval.statistics import Interval
-from eval.task_options import KNOWN, splits_of
-from eval.tasks import Splits
+from eval.task_options import splits_of
+from eval.tasks import TASKS, Splits
 from eval.trial import limited
 from train.cli import keep_compiled
 from train.progress import clock
 from zoo.errors import InputError
 
+KNOWN = ", ".join(name for name, task in TASKS.items() if task.kind == "classification")
 TaskName = Annotated[str, tyro.conf.arg(help=f"a task by name: {KNOWN}.")]
 
 

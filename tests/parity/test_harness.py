@@ -223,3 +223,31 @@ def test_the_command_and_the_arguments_of_the_harness(network, files, tmp_path, 
         OneblockLM.create_from_arg_string(f"pretrained={folder},max_lengt=32")
     assert evaluate(["harness", str(folder), "--tasks", "none.yaml"]) == 2
     assert capsys.readouterr().err == 'error: no task file "none.yaml"\n'
+
+
+def test_the_reference_librarys_adapter_gives_the_same_numbers(network, tmp_path):
+    """The harness's own model class over our export: likelihoods, a long page in windows, an answer with a stop."""
+    pytest.importorskip("accelerate", reason="the harness's own model class needs it")
+    from lm_eval.models.huggingface import HFLM
+
+    from eval.harness import OneblockLM
+
+    folder = made_up.json_tokenizer(tmp_path / "t")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings |= {"add_bos_token": False, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = zoo.load_tokenizer(folder)
+    zoo.export(*network[:2], tmp_path / "published", tokenizer=tokenizer)
+    theirs = HFLM(str(tmp_path / "published"), device="cpu", dtype="float32", batch_size=4, max_length=64)
+    ours = OneblockLM(*network[:2], tokenizer, max_length=64, devices=jax.devices()[:1])
+    pairs = [(f"The {s}", f" {option}") for s, options, _ in QUESTIONS for option in options] + [("", "The river")]
+    requests = [_request(*pair) for pair in pairs]
+    expected, found = theirs.loglikelihood(requests, disable_tqdm=True), ours.loglikelihood(requests)
+    np.testing.assert_allclose([f[0] for f in found], [e[0] for e in expected], rtol=1e-5)
+    assert [f[1] for f in found] == [e[1] for e in expected]
+    pages = [_request(page) for page in PAGES]
+    np.testing.assert_allclose(
+        ours.loglikelihood_rolling(pages), theirs.loglikelihood_rolling(pages, disable_tqdm=True), rtol=1e-5
+    )
+    asked = [_request(f"The {q[0]}", {"until": ["q"], "max_gen_toks": 20, "do_sample": False}) for q in QUESTIONS]
+    assert ours.generate_until(asked) == theirs.generate_until(asked, disable_tqdm=True)
