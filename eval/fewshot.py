@@ -23,6 +23,7 @@ import numpy as np
 from eval import metrics
 from eval.examples import Example
 from eval.likelihood import (
+    Likelihood,
     encode_pairs,
     log_likelihoods,
     merge_prefixes,
@@ -40,6 +41,7 @@ from zoo.tokenizer import Tokenizer
 
 METHODS = ("raw", "per token", "calibrated")
 CONTENT_FREE = "N/A"
+BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +161,10 @@ def measure(
     if not test:
         raise InputError("there is no test text to prompt for")
     pairs = requests(template, train, test, prompt, content_free)
-    found = log_likelihoods(model, params, tokenizer, pairs, max_length=max_length, devices=devices, watch=watch)
+    found: list[Likelihood] = []
+    for start in range(0, len(pairs), BLOCK):  # so that long prompts on many texts do not all lie in memory
+        block = pairs[start : start + BLOCK]
+        found += log_likelihoods(model, params, tokenizer, block, max_length=max_length, devices=devices, watch=watch)
     shape = (len(test) + 1, len(template.words))
     log_probs = np.array([one.log_prob for one in found]).reshape(shape)
     tokens = np.array([one.tokens for one in found]).reshape(shape)

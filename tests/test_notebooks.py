@@ -66,7 +66,7 @@ def test_quickstart(monkeypatch, tmp_path):
 
 
 def test_transfer(monkeypatch, tmp_path):
-    """A file of one's own is learnt, and the curves have all their cells: 2 arms and the baseline, 2 budgets, 2 seeds."""
+    """A file of one's own is learnt, and the curves have their cells: 2 arms and the baseline, 2 budgets, 2 seeds."""
     small(monkeypatch, tmp_path)
     values, cells = run(
         TRANSFER,

@@ -163,9 +163,11 @@ def test_every_kind_of_file(source, tmp_path, capsys):
         ),
         "spans": (
             "squad.json",
-            json.dumps({"version": "1.1", "data": [{"title": f"t{n}", "paragraphs": [{"context": f"harbor tide {n} oven",
-             "qas": [{"id": f"q{n}", "question": "what tide", "answers": [{"text": "tide", "answer_start": 7}]}]}]}
-             for n in range(40)]}),
+            json.dumps({"version": "1.1", "data": [
+                {"title": f"t{n}", "paragraphs": [{"context": f"harbor tide {n} oven", "qas": [
+                    {"id": f"q{n}", "question": "what tide", "answers": [{"text": "tide", "answer_start": 7}]}
+                ]}]} for n in range(40)
+            ]}),
         ),
     }  # fmt: skip
     files = {"tagging": "predictions.conll", "spans": "predictions.json"}
