@@ -21,7 +21,7 @@ python := .venv/bin/python
 pytest := -m pytest -q -n $(WORKERS) --dist worksteal
 stale = $(if $(shell .ci/environment stale $(1)),stale)
 
-.PHONY: help test demo lint parity soak clean stale
+.PHONY: help test demo lint parity soak bench clean stale
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=path] [ACCEL=cpu|cuda|cuda12|tpu] [ARGS=\"...\"]"
@@ -47,8 +47,11 @@ soak: .venv/.complete .venv-parity/.complete ## by hand: 1.7 GB over eight devic
 	@ONEBLOCK_SOAK=1 ONEBLOCK_SOAK_FUZZ=910 $(python) -m pytest -q -n 0 -s tests/soak tests/zoo/test_fuzz.py $(ARGS)
 	@ONEBLOCK_SOAK_DRAWS=$(DRAWS) JAX_ENABLE_COMPILATION_CACHE=0 .venv-parity/bin/python $(pytest) tests/parity/test_random.py $(ARGS)
 
+bench: .venv/.complete .venv-bench/.complete ## by hand: speed against peers, turn and turn about (ARGS="--rounds 3 --examples 2000")
+	@$(python) tests/bench/finetuning.py $(ARGS)
+
 clean: ## remove environments and caches; runs/ stays
-	rm -rf .venv .venv-parity .venv*.lock .venv*.log .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .venv-parity .venv-bench .venv*.lock .venv*.log .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
 	find zoo train eval tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.complete: pyproject.toml .ci/environment $(call stale,.venv)
@@ -56,5 +59,8 @@ clean: ## remove environments and caches; runs/ stays
 
 .venv-parity/.complete: pyproject.toml .ci/environment $(call stale,.venv-parity)
 	@.ci/environment make .venv-parity parity 3.11
+
+.venv-bench/.complete: pyproject.toml .ci/environment $(call stale,.venv-bench)
+	@.ci/environment make .venv-bench parity,bench 3.11
 
 stale:

@@ -66,7 +66,7 @@ def test_there_is_nothing_to_draw_without_examples_and_nothing_to_order_with_one
     assert prompts_of([0, 1, 2], 2, 2) == [(0, 0, 0), (1, 0, 0), (1, 1, 0), *two]
 
 
-def test_answers_by_hand_on_a_bigram(one):
+def test_answers_by_hand_on_a_bigram(one, monkeypatch):
     """The letter before the label decides, and the content-free text's letter is taken off."""
     a, b, c = (LETTERS.index(x) for x in "abc")
     form = Template("{text}{label} ", ("b", "ca"))
@@ -77,6 +77,9 @@ def test_answers_by_hand_on_a_bigram(one):
         np.testing.assert_allclose(row, [LOG_P[last, b], LOG_P[last, c] + LOG_P[c, a]], atol=1e-5)
     np.testing.assert_allclose(found.content_free, [LOG_P[c, b], LOG_P[c, c] + LOG_P[c, a]], atol=1e-5)
     assert found.tokens.tolist() == [[1, 2]] * 3 and found.lost == 0 and found.labels.tolist() == [0, 1, 1]
+    monkeypatch.setattr(fewshot, "BLOCK", 3)
+    again = measure(*bigram(random_table(7)), Letters(), form, train, test, (4, 0, 0), content_free="c", devices=one)
+    np.testing.assert_allclose(again.log_probs, found.log_probs, atol=1e-5)
 
 
 def test_methods_and_their_scores():
