@@ -217,9 +217,7 @@ def seconds_of(spent: Cost, speed: Speed) -> float:
     return spent.training_flops / speed.training + spent.prediction_flops / speed.prediction
 
 
-def _trial_lines(
-    trial: Trial, bench: Workbench, speeds: dict[tuple[str, str, str], Speed]
-) -> tuple[list[Line], float]:
+def _trial_lines(trial: Trial, bench: Workbench, speeds: dict[tuple[str, str, str], Speed]) -> tuple[list[Line], float]:
     """Lines of one trial, and seconds of compiling; `speeds` by checkpoint, kind of task and way, is added to."""
     rates = trial.rates or (trial.config.learning_rate,)
     tuned, keys = tuning_keys(trial), cell_keys(trial)

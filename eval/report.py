@@ -180,9 +180,7 @@ def _rules(cells: Sequence[Cell], compared: Sequence[Comparison], controls: Sequ
     }
 
 
-def _headline(
-    results: Sequence[Result], compared: Sequence[Comparison], cells: Sequence[Cell]
-) -> tuple[str, str, str]:
+def _headline(results: Sequence[Result], compared: Sequence[Comparison], cells: Sequence[Cell]) -> tuple[str, str, str]:
     """The three lines that matter: the largest gain shown, the whole tally, the baseline and the cost."""
     over_random = [c for c in compared if c.against == RANDOM]
     gains = [c for c in over_random if c.verdict == "better"]

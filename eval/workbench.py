@@ -87,7 +87,9 @@ class Workbench:
             cell = self._run(key, rate, choosing=True)
             scores.append(-np.inf if cell.failure else sign * cell.metrics[self.task.main_metric])
         if max(scores) == -np.inf:
-            raise InputError(f"{self.trial.network} on {self.task.name}: no rate of {rates} trains; try lower ones")
+            raise InputError(
+                f"{self.trial.network} on {self.task.name}: no rate of {rates} trains; of the last: {cell.failure}"
+            )
         return rates[int(np.argmax(scores))]
 
     def cell(self, key: CellKey, rate: float) -> Cell:
@@ -139,9 +141,7 @@ class Workbench:
         """The Evaluation of a fine-tuned model; thresholds, if the kind has them, are set on the validation split."""
         settled = {}
         if self.kind.settle is not None and self.trial.splits.validation:
-            outputs = predict_encoded(
-                tuned.model, tuned.params, self.validation, kind=self.kind, devices=self.devices
-            )
+            outputs = predict_encoded(tuned.model, tuned.params, self.validation, kind=self.kind, devices=self.devices)
             settled = self.kind.settle(self.validation, outputs)
         return evaluate(
             tuned.model,

@@ -118,9 +118,7 @@ def test_a_cell_that_failed_is_shown_and_takes_its_seed_out(tmp_path):
 
 
 def test_a_row_that_failed_everywhere_leaves_the_others():
-    cells = [
-        Cell(c.key, {}, 0.0, failure="no") if (c.key.arm, c.key.labels) == ("random", 400) else c for c in CELLS
-    ]
+    cells = [Cell(c.key, {}, 0.0, failure="no") if (c.key.arm, c.key.labels) == ("random", 400) else c for c in CELLS]
     built = build(cells)
     assert {(c.against, c.labels) for c in built.comparisons} == {("random", 100), ("baseline", 100), ("baseline", 400)}
     nothing = build([Cell(c.key, {}, 0.0, failure="no") for c in CELLS])

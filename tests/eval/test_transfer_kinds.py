@@ -51,9 +51,7 @@ def tags(topics):
         words = tuple(example.text_a.split())
         return TaggedExample(words, (example.label, *[0] * (len(words) - 1)))
 
-    parts = (
-        tuple(map(tagged, part)) for part in (topics.train[:60], topics.validation[:10], topics.test[:24])
-    )
+    parts = (tuple(map(tagged, part)) for part in (topics.train[:60], topics.validation[:10], topics.test[:24]))
     return Splits(task, *parts)
 
 

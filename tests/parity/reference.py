@@ -1,7 +1,6 @@
 """Tiny models of the reference library with seeded weights, and what they give."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
+from transformers.core_model_loading import revert_weight_conversion
 
 from tests.golden.recipe import error, seeded_tensor
 
@@ -181,10 +181,9 @@ def in_float64(model: Any) -> Iterator[None]:
 
 def save_gradients(model: Any, folder: Path) -> Path:
     """The gradients of a model, as a folder of the same layout."""
-    folder.mkdir()
-    grads = {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
-    save_file(grads, folder / "model.safetensors")
-    config = model.config.to_dict() | {"architectures": [type(model).__name__]}
-    config = {name: value for name, value in config.items() if isinstance(value, str | int | float | list | dict)}
-    (folder / "config.json").write_text(json.dumps(config))
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    grads = revert_weight_conversion(model, grads)  # under the names of its files
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    save_file({name: grad.numpy().copy() for name, grad in grads.items()}, folder / "model.safetensors")
     return folder

@@ -69,7 +69,16 @@ def test_export_opens_in_the_reference_library_with_the_same_bits(case, tmp_path
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, back))
 
 
-@pytest.mark.parametrize("name", ["roberta-masked-lm", "albert-masked-lm", "electra-generator", "modernbert-masked-lm"])
+GRADIENTS = (
+    "roberta-masked-lm",
+    "distilbert-masked-lm",
+    "albert-masked-lm",
+    "electra-generator",
+    "modernbert-masked-lm",
+)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
 def test_gradient(name, tmp_path):
     """Loss and whole gradient; a shared layer gathers those of all its uses."""
     theirs = encoders.CASES[name].model()

@@ -70,3 +70,32 @@ def test_files_that_are_no_model(content, tmp_path):
     with pytest.raises(InputError) as caught:
         load(tmp_path / "model.onnx")
     assert "\n" not in str(caught.value) and "model.onnx" in str(caught.value)
+
+
+PATCHES, PLACES = np.ones((4, 3, 2, 2), np.float32), np.ones((1, 5, 4), np.float32)
+ODD = {
+    "patches of two axes": ({"patch_embeddings.projection.weight": np.ones((4, 3), np.float32)}, b"/x/a/MatMul"),
+    "places of one axis": ({"position_embeddings": np.ones(5, np.float32)}, b"/x/a/MatMul"),
+    "no width": ({"patch_embeddings.projection.weight": np.ones((0, 3, 2, 2), np.float32)}, b"/x/a/MatMul"),
+    "no patches": ({"patch_embeddings.projection.weight": None}, b"/x/a/MatMul"),
+    "a name of other bytes": ({}, b"/x/\xff/MatMul"),
+    "another graph": ({}, b"/x/a/MatMul"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_graphs_of_other_models(name, tmp_path):
+    changes, node = ODD[name]
+    arrays = {"cls_token": np.ones((1, 1, 4), np.float32), "patch_embeddings.projection.weight": PATCHES}
+    arrays |= {"position_embeddings": PLACES} | changes
+    constants = [
+        onnx.numpy_helper.from_array(array, f"x.embeddings.{end}") for end, array in arrays.items() if array is not None
+    ]
+    step = onnx.helper.make_node("MatMul", ["a", "b"], ["c"], name="/x/a/MatMul")
+    graph = onnx.helper.make_graph([step], "g", [], [], constants)
+    content = onnx.helper.make_model(graph).SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(content.replace(b"/x/a/MatMul", node))
+    with pytest.raises(InputError) as caught:
+        load(tmp_path / "model.onnx")
+    said = str(caught.value)
+    assert "\n" not in said and said.startswith(f"{tmp_path / 'model.onnx'}: is no ")

@@ -41,7 +41,7 @@ class Command:
         return print, ("run",)
 
 
-@pytest.mark.parametrize("content", ["code", "list", "number", "cut"])
+@pytest.mark.parametrize("content", ["code", "list", "number", "cut", "stretched"])
 def test_anything_but_tensors_is_refused_and_not_run(content, tmp_path, capsys):
     folder = pickled(encoders.CASES["albert-pretraining"].model(), tmp_path / "model")
     file = folder / "pytorch_model.bin"
@@ -50,7 +50,9 @@ def test_anything_but_tensors_is_refused_and_not_run(content, tmp_path, capsys):
     elif content == "cut":
         file.write_bytes(file.read_bytes()[:5000])
     else:
-        torch.save([torch.ones(2)] if content == "list" else {"a": 3}, file)
+        # The last has 4 bytes in the file and would take 4 TB in memory.
+        odd = {"list": [torch.ones(2)], "number": {"a": 3}, "stretched": {"a": torch.ones(1).expand(10**12)}}
+        torch.save(odd[content], file)
     with pytest.raises(InputError) as caught:
         load(folder)
     assert "\n" not in str(caught.value) and "pytorch_model.bin" in str(caught.value)

@@ -94,6 +94,29 @@ def test_export_opens_in_the_reference_library_with_the_same_bits(case, tmp_path
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, back))
 
 
+@pytest.mark.parametrize("name", ["vit-classifier", "deit-teacher", "dinov2-classifier", "dinov2-registers"])
+def test_gradient(name, tmp_path):
+    """Loss and whole gradient of the log-probability of a label."""
+    theirs = CASES[name].model()
+    model, params = load(reference.save(theirs, tmp_path / "model"))
+    images, labels = images_for(theirs.config, 9), np.array([2, 0])
+    pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+    loss = -torch.log_softmax(theirs(pixels).logits, -1)[[0, 1], labels].mean()
+    loss.backward()
+    for parameter in theirs.parameters():
+        if parameter.grad is None:  # the token of masked patches
+            parameter.grad = torch.zeros_like(parameter)
+    wanted = load(reference.save_gradients(theirs, tmp_path / "gradients"))[1]
+
+    def our_loss(params):
+        return -jax.nn.log_softmax(model.apply(params, images).logits)[np.arange(2), labels].mean()
+
+    value, gradient = jax.jit(jax.value_and_grad(our_loss))(params)
+    assert abs(float(value) - loss.item()) < 1e-5 * loss.item()
+    errors = reference.gradient_errors(gradient, wanted)
+    assert max(errors) < 1e-5, errors
+
+
 SIZES = [
     ("vit-classifier", 60),
     ("deit-backbone", 25),

@@ -171,6 +171,39 @@ def test_norms_that_lie_in_a_tensor_a_head(tmp_path):
         assert fault in said
 
 
+def test_norms_of_several_number_types_are_joined(tmp_path):
+    """Each head's has its own: float16 and bfloat16 meet in float32, exact in both."""
+    config = zoo.create("stablelm-2-12b", **SMALL | dict(num_heads=3, num_kv_heads=3, rotary_dim=2)).config
+    model, params = seeded(config)
+    export(model, params, tmp_path / "model")
+    name = "model.layers.0.self_attn.q_layernorm.norms.{}.weight"
+
+    def narrow(tensors):
+        for head, number_type in enumerate((jnp.bfloat16, np.float16)):
+            tensors[name.format(head)] = tensors[name.format(head)].astype(number_type)
+
+    found = load(edit(tmp_path / "model", narrow))[1]["blocks"]["layer_0"]["attention"]["query_norm"]["scale"]
+    scale = np.asarray(params["blocks"]["layer_0"]["attention"]["query_norm"]["scale"])
+    wanted = [scale[0].astype(jnp.bfloat16), scale[1].astype(np.float16), scale[2]]
+    np.testing.assert_array_equal(found, np.stack([array.astype(np.float32) for array in wanted]))
+
+
+def test_number_types_that_meet_in_one_tensor(tmp_path):
+    """GPT-2 folders hold query, key and value in one: their types must agree, or be given."""
+    model, params = seeded(GPT)
+    query = params["blocks"]["layer_0"]["attention"]["query"]
+    query["kernel"] = query["kernel"].astype("bfloat16")
+    path = "blocks/layer_0/attention"
+    with pytest.raises(InputError) as error:
+        export(model, params, tmp_path / "out")
+    assert str(error.value) == (
+        f"{path}/query/kernel is bfloat16, {path}/key/kernel is float32, {path}/value/kernel is float32: GPT-2 folders "
+        "hold them in one tensor; give one dtype"
+    )
+    export(model, params, tmp_path / "out", dtype="float32")
+    assert load(tmp_path / "out")[0] == model
+
+
 def test_many_faults_are_counted_and_ten_are_named(folder):
     said = refusal(edit(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".h.1." in name]))
     assert "12 missing" in said and said.endswith("and 2 more")

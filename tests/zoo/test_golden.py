@@ -15,7 +15,7 @@ def test_all_families_are_there():
     families = {json.loads((HERE / f"{name}.json").read_text())["config"]["model_type"] for name in NAMES}
     wanted = {"bert", "openai-gpt", "gpt2", "llama", "roberta", "distilbert", "albert", "electra", "modernbert"}
     wanted |= {"mistral", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3_text", "gpt_neox", "opt", "phi3", "olmo2"}
-    wanted |= {"stablelm"}
+    wanted |= {"stablelm", "gemma", "mixtral"}
     assert families >= wanted | {"vit", "deit", "dinov2_with_registers"}
 
 

@@ -152,7 +152,10 @@ class HeadTensors:
     tensors: tuple[StoredTensor, ...]
 
     def read(self) -> np.ndarray:
-        return np.stack([tensor.read() for tensor in self.tensors])
+        arrays = [tensor.read() for tensor in self.tensors]
+        if len({array.dtype for array in arrays}) > 1:  # NumPy joins no float16 with bfloat16
+            arrays = [array.astype(np.promote_types(array.dtype, np.float32)) for array in arrays]
+        return np.stack(arrays)
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,10 @@ def to_published(
     done: set[str] = set()
     for key in table.rows(num_layers):
         if key.fits(leaves):
+            kinds = {path: str(leaves[path].dtype) for path in key.paths}
+            if len(set(kinds.values())) > 1:
+                told = ", ".join(f"{path} is {kind}" for path, kind in kinds.items())
+                raise InputError(f"{told}: {table.name} folders hold them in one tensor; give one dtype")
             shape = LAYOUTS[key.layout].shape([tuple(leaves[path].shape) for path in key.paths])
             make = partial(_published, key, get)
             by_head = key.head_names(shape[0])

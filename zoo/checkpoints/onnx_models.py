@@ -62,16 +62,19 @@ def _open(path: Path) -> tuple[ModelConfig, Format, dict[str, Any]]:
     prefix = next((name.removesuffix(CLASS_TOKEN) for name in constants if name.endswith(CLASS_TOKEN)), None)
     if prefix is None:
         raise InputError(f"{path}: holds no {CLASS_TOKEN}; of ONNX files, exported DINOv2 models alone are read")
-    tensors = _named(graph, constants, prefix)
+    try:
+        tensors = _named(graph, constants, prefix)
+        values = _settings(graph, tensors, prefix)
+    except (KeyError, IndexError) as error:
+        raise InputError(f"{path}: is no export of a DINOv2 model: {error} is not found in its graph") from None
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:  # of other shapes, kinds and sizes
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: is no export of a DINOv2 model: its graph is another's ({said})") from None
     stored = {
         name: GraphTensor(path, name, SPELLED.get(array.dtype, str(array.dtype)), array.shape, array)
         for name, array in tensors.items()
     }
     form = FORMATS["dinov2"]
-    try:
-        values = _settings(graph, tensors, prefix)
-    except (KeyError, IndexError, StopIteration) as error:
-        raise InputError(f"{path}: is no export of a DINOv2 model: {error} is not found in its graph") from None
     return hugging_face.read_config(values, form, stored, path.parent), form, stored
 
 
@@ -84,10 +87,10 @@ def _graph(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
         raise InputError(message) from None
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
-        constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        constants = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                constants[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+                constants[str(node.output[0])] = onnx.numpy_helper.to_array(node.attribute[0].t)
     except Exception as error:  # protobuf's and numpy's own, for damaged and for external data
         if other := placeholder_at(path):
             raise InputError(f"{path}: {other}") from None
@@ -128,11 +131,13 @@ def _settings(graph: Any, tensors: dict[str, np.ndarray], prefix: str) -> dict[s
     side = math.isqrt(tensors["embeddings.position_embeddings"].shape[1] - 1)
     inside = "/" + prefix.replace(".", "/") + "encoder/layer.0/"
     constants = _scalars(graph, inside)
-    heads = next(
-        int(one)
-        for one, other in zip(constants["attention"], constants["attention"][1:], strict=False)
-        if one * other == width
-    )
+    pairs = zip(constants["attention"], constants["attention"][1:], strict=False)
+    heads = next((int(one) for one, other in pairs if one * other == width), None)
+    if heads is None:
+        raise KeyError("the number of heads")
+    eps = next((value for value in constants["norm1"] if 0 < value < LARGEST_EPS), None)
+    if eps is None:
+        raise KeyError("the eps of a norm")
     return {
         "model_type": "dinov2",
         "architectures": ["Dinov2Model"],
@@ -143,7 +148,7 @@ def _settings(graph: Any, tensors: dict[str, np.ndarray], prefix: str) -> dict[s
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "mlp_ratio": tensors["encoder.layer.0.mlp.fc1.bias"].shape[0] // width,
-        "layer_norm_eps": next(value for value in constants["norm1"] if 0 < value < LARGEST_EPS),
+        "layer_norm_eps": eps,
         "hidden_act": "gelu" if any(node.op_type == "Erf" for node in graph.node) else "gelu_pytorch_tanh",
         "use_mask_token": "embeddings.mask_token" in tensors,
     }

@@ -74,4 +74,6 @@ def _stored(path: Path, name: str, tensor: Any) -> PickledTensor:
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in NAMES or tensor.layout.__repr__() != "torch.strided":
         raise InputError(f"{path}: {name} is a {kind} tensor ({tensor.layout}), which is not read")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise InputError(f"{path}: {name} has {tensor.numel():,} numbers, which the file does not hold")
     return PickledTensor(path, name, NAMES[kind], tuple(tensor.shape), tensor)
