@@ -11,8 +11,10 @@ def inside(path: Path) -> Path:
     Download caches keep snapshots/<revision>/name as links to blobs/ beside them; those are followed too.
 
     Raises:
-        InputError: a link that leads elsewhere.
+        InputError: a link that leads elsewhere, or something there that is no file (a pipe would be waited for).
     """
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is no file")
     if not path.is_symlink():
         return path
     folder, target = path.parent.resolve(), path.resolve()

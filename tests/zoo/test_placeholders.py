@@ -2,6 +2,7 @@
 folders should be."""
 
 import json
+import os
 import re
 
 import jax
@@ -86,6 +87,25 @@ def test_ids_that_are_none(name, value, folder):
     refused(load, folder, line=line)
     (folder / "config.json").write_text(json.dumps(values | {"eos_token_id": [1, 2], "pad_token_id": -1}))
     assert load_config(folder) == MODEL.config
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_pipes_and_folders_are_no_files(name, make, folder):
+    """To open a pipe is to wait for its writer."""
+    (folder / "model.safetensors").unlink()
+    make(folder / name)
+    refused(load, folder, line=f"{folder / name}: is no file")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.onnx"])
+def test_links_that_lead_out_in_other_formats(name, folder, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(b"x")
+    (folder / "model.safetensors").unlink()
+    if name == "model.onnx":
+        (folder / "config.json").unlink()
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    assert "is a link to a place outside its folder" in refused(load, folder)
 
 
 def test_special_pieces_and_ends_that_are_none(folder):

@@ -20,6 +20,7 @@ from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.placeholders import placeholder_at
+from zoo.safe_path import inside
 
 CLASS_TOKEN = "embeddings.cls_token"
 SPELLED = {np.dtype("float32"): "F32", np.dtype("float16"): "F16"}
@@ -43,8 +44,10 @@ class GraphTensor:
 
 def file_of(place: Path) -> Path | None:
     """The ONNX file at `place`: itself, or the only one in a folder; None where there is none."""
-    found = [place] if place.is_file() else sorted(place.glob("*.onnx")) if place.is_dir() else []
-    return found[0] if len(found) == 1 and found[0].suffix == ".onnx" else None
+    if place.is_dir():
+        found = sorted(place.glob("*.onnx"))
+        return inside(found[0]) if len(found) == 1 else None
+    return place if place.is_file() and place.suffix == ".onnx" else None
 
 
 def load(path: Path, placing: Placing) -> tuple[Model, dict[str, Any]]:

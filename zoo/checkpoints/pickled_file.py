@@ -15,6 +15,7 @@ import numpy as np
 from zoo.checkpoints.safetensors_out import NAMES
 from zoo.errors import InputError
 from zoo.placeholders import placeholder_at
+from zoo.safe_path import inside
 
 PICKLED = "pytorch_model.bin"
 OLDEST = (2, 6)
@@ -45,6 +46,7 @@ def open_pickled(path: Path) -> dict[str, PickledTensor]:
     Raises:
         InputError: PyTorch is not installed or older than 2.6, the file holds more than tensors, or it is damaged.
     """
+    path = inside(path)
     other = placeholder_at(path)
     if other:
         raise InputError(f"{path}: {other}")
