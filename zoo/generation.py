@@ -14,6 +14,7 @@ import numpy as np
 
 from zoo.cache import Cache
 from zoo.call_checks import require_key
+from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.sampling import Sampling, draw
@@ -84,10 +85,11 @@ def generate(
         raise InputError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
     tokens, mask, rows = _as_batch(prompts, padding_mask, tokenizer, config.vocab_size)
     batch, length = tokens.shape
-    if length + max_new_tokens > config.max_positions:
+    longest = _longest(config)
+    if length + max_new_tokens > longest:
         raise InputError(
-            f"a prompt of {length} tokens and {max_new_tokens} new ones exceed the model's {config.max_positions} "
-            f"positions; ask for at most {max(config.max_positions - length, 0)} new tokens"
+            f"a prompt of {length} tokens and {max_new_tokens} new ones exceed the model's {longest} "
+            f"positions; ask for at most {max(longest - length, 0)} new tokens"
         )
     limit = min(tokenizer.vocab_size, config.vocab_size) if tokenizer is not None else None
     sampling = Sampling(float(temperature), top_k, float(top_p), limit)
@@ -221,8 +223,22 @@ def _ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
     if tokenizer is None:
         raise InputError("prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)")
     ids = tokenizer.encode(prompt)
-    starts_anew = getattr(tokenizer, "adds_bos", tokenizer.bos_id is not None) and tokenizer.bos_id != tokenizer.eos_id
-    return [tokenizer.bos_id, *ids] if starts_anew else ids
+    # A tokenizer of the zoo says whether texts begin with BOS (OPT's do, though its BOS is its EOS too); others do not.
+    other = tokenizer.bos_id not in (None, tokenizer.eos_id)
+    return [tokenizer.bos_id, *ids] if getattr(tokenizer, "adds_bos", other) else ids
+
+
+def _longest(config: ModelConfig) -> int:
+    """Tokens of a text: max_positions, or what a rotary scaling stretches the trained length to.
+
+    Folders keep the trained length in max_position_embeddings where the scaling is dynamic, and often where it is
+    linear or YaRN.
+    """
+    scaling = config.rotary_scaling
+    if config.positions != "rotary" or scaling is None:
+        return config.max_positions
+    trained = config.max_positions if scaling.kind == "linear" else scaling.original_max_positions
+    return max(config.max_positions, int(scaling.factor * trained))
 
 
 def _row_keys(key: jax.Array, batch: int) -> jax.Array:

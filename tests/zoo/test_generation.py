@@ -8,6 +8,7 @@ import pytest
 import zoo
 from zoo.errors import InputError
 from zoo.generation import WANTED
+from zoo.layer_config import RotaryScaling
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
 NEW = 5
@@ -29,6 +30,19 @@ def greedy_without_cache(model, params, prompt, steps):
     for at in range(len(prompt), row.shape[1]):
         row[0, at] = int(jnp.argmax(apply(row)[0, at - 1]))  # causal: what follows `at` does not matter
     return row[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "linear", "yarn"])
+def test_rotary_scalings_reach_beyond_the_trained_length(kind):
+    """Published folders say the trained length and a factor; the reference library goes on, and so do we."""
+    trained = {} if kind == "linear" else dict(original_max_positions=8)
+    small = dict(vocab_size=48, embed_dim=32, mlp_dim=64, max_positions=8)
+    model = zoo.create("llama-tiny", **small, rotary_scaling=RotaryScaling(kind, 2.0, **trained))
+    params = jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 1 else leaf, model.init(jax.random.key(1)))
+    out = zoo.generate(model, params, PROMPTS[:1], max_new_tokens=13)
+    assert out.tokens[0].tolist() == greedy_without_cache(model, params, PROMPTS[0], 13)
+    with pytest.raises(InputError, match="exceed the model's 16 positions; ask for at most 13 new tokens"):
+        zoo.generate(model, params, PROMPTS[:1], max_new_tokens=14)
 
 
 def test_cached_greedy_equals_uncached_for_ragged_prompts(made):
@@ -96,6 +110,25 @@ def test_texts_have_one_bos_and_never_an_id_past_the_tokenizer(made):
     assert (out.tokens < 10).all()
     ids = zoo.generate(model, params, [[0, 1, 2, 3]], max_new_tokens=NEW, tokenizer=ThreeOfVocabulary())
     assert out.texts == ids.texts and out.texts[0] == "".join(str(i) for i in out.tokens[0, : out.lengths[0]])
+
+
+class OneForBoth(ThreeOfVocabulary):
+    """BOS is EOS, as in OPT, whose texts begin with it, and in GPT-2, whose texts do not."""
+
+    eos_id = 0
+
+    def __init__(self, adds_bos):
+        self.adds_bos = adds_bos
+
+
+@pytest.mark.parametrize("adds_bos, ids", [(True, [0, 1, 2, 3]), (False, [1, 2, 3])])
+def test_a_bos_that_is_also_eos_goes_by_the_tokenizers_settings(made, adds_bos, ids):
+    model, params = made
+    text, same = (
+        zoo.generate(model, params, [prompt], max_new_tokens=NEW, tokenizer=OneForBoth(adds_bos), stop_ids=())
+        for prompt in ("123", ids)
+    )
+    assert text.tokens.tolist() == same.tokens.tolist()
 
 
 class Spaced(ThreeOfVocabulary):
