@@ -99,3 +99,17 @@ def test_graphs_of_other_models(name, tmp_path):
         load(tmp_path / "model.onnx")
     said = str(caught.value)
     assert "\n" not in said and said.startswith(f"{tmp_path / 'model.onnx'}: is no ")
+
+
+def test_numbers_of_another_file_are_not_read(tmp_path, monkeypatch):
+    """The format may name a file, which the onnx package looks for where the program was started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "numbers").write_bytes(np.ones(4, np.float32).tobytes())
+    tensor = onnx.numpy_helper.from_array(np.ones((1, 1, 4), np.float32), "x.embeddings.cls_token")
+    onnx.external_data_helper.set_external_data(tensor, "numbers")
+    tensor.ClearField("raw_data")
+    content = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [tensor])).SerializeToString()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "model.onnx").write_bytes(content)
+    with pytest.raises(InputError, match="model.onnx: keeps x.embeddings.cls_token in another file, which is not read"):
+        load(tmp_path / "sub" / "model.onnx")

@@ -1,7 +1,9 @@
 """Run folders: read without training's code; imported and exported by the commands."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from jax.sharding import AxisType
 import zoo
 from zoo.checkpoints import export, load, load_config
 from zoo.checkpoints.commands import export_checkpoint, import_checkpoint
+from zoo.checkpoints.orbax_quiet import quiet_restore
 from zoo.errors import InputError
 from zoo.partition import shardings
 from zoo.tokenizer import load_tokenizer
@@ -107,6 +110,22 @@ def test_runs_that_are_not_whole(run, tmp_path):
     assert 'did you mean "embed_dim"' in refusal(tmp_path / "new")
     (tmp_path / "new" / "config.json").write_text(json.dumps({"model": MODEL.config.to_dict()}))
     assert "holds no parameters" in refusal(tmp_path / "new")
+
+
+def test_what_fails_beside_an_error_is_not_printed(monkeypatch):
+    """Reads that a damaged file stops are many; one is raised, and Python would print the others."""
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    reads = {}
+    for place in ("/lib/orbax/checkpoint/serialization.py", "/lib/mine/serialization.py"):
+        exec(compile("async def read(): pass", place, "exec"), found := {})
+        reads[place] = found["read"]()
+        reads[place].close()
+    with pytest.raises(InputError), quiet_restore():
+        raise InputError("one line")
+    for read in reads.values():
+        sys.unraisablehook(SimpleNamespace(exc_value=ValueError("OUT_OF_RANGE"), object=read))
+    assert [one.object for one in told] == [reads["/lib/mine/serialization.py"]]
 
 
 def test_the_commands(run, tmp_path):

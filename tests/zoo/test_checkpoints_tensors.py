@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 import zoo
+from zoo.checkpoints import load
 from zoo.checkpoints.layouts import LAYOUTS
 from zoo.checkpoints.safetensors_file import open_file, open_folder, read_json
 from zoo.checkpoints.safetensors_out import write_file
@@ -129,6 +130,15 @@ def test_an_index_that_is_none(tmp_path, content):
     with pytest.raises(InputError) as error:
         open_folder(tmp_path)
     one_line(error)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_settings_files_have_at_most_64_mb(tmp_path, name):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with open(tmp_path / name, "wb") as file:
+        file.truncate(64 * 1024**2 + 1)  # a hole, which no disk holds
+    with pytest.raises(InputError, match=f"{name}: 67108865 bytes is too large for a settings file"):
+        load(tmp_path)
 
 
 def test_pickles_are_refused_with_the_reason(tmp_path, monkeypatch):

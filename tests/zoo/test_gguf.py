@@ -254,7 +254,7 @@ def test_metadata_becomes_settings(tmp_path):
         (dict(llama__rope__scaling__type="ntk"), 'llama.rope.scaling.type "ntk" is not supported'),
         (dict(llama__attention__sliding_window=8), "llama.attention.sliding_window is 8"),
         (dict(llama__rope__dimension_count=2), "llama.rope.dimension_count is 2 but heads have 64 features"),
-        (dict(llama__block_count=2), "a LLaMA model of its metadata: 9 missing: blk.1.attn_norm.weight, blk.1.ffn_nor"),
+        (dict(llama__block_count=2), "the LLaMA model of its metadata: 9 missing: blk.1.attn_norm.weight, blk.1.ffn_n"),
         (dict(llama__block_count=0), "llama.block_count is 0; a model needs it, 1 or more"),
         (dict(llama__vocab_size=7), "1 wrong shape: token_embd.weight"),
         (dict(llama__expert_count=2), "blk.0.ffn_gate_inp.weight, blk.0.ffn_gate.0.weight"),

@@ -232,7 +232,7 @@ def match(
     without_row = set(shapes) - {path for key in rows for path in key.paths}
     if without_row:
         raise InputError(f"{where}: {table.name} folders have no tensor for {', '.join(sorted(without_row))}")
-    report(faults, where, f"a {table.name} model of its {told_by}")
+    report(faults, where, f"the {table.name} model of its {told_by}")
     return sources
 
 

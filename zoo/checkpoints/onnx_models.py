@@ -90,14 +90,19 @@ def _graph(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
         raise InputError(message) from None
     try:
         graph = onnx.load(str(path), load_external_data=False).graph
-        constants = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        held = {str(tensor.name): tensor for tensor in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-                constants[str(node.output[0])] = onnx.numpy_helper.to_array(node.attribute[0].t)
+                held[str(node.output[0])] = node.attribute[0].t
+        away = next((name for name, tensor in held.items() if tensor.data_location == tensor.EXTERNAL), None)
+        if away is None:
+            constants = {name: onnx.numpy_helper.to_array(tensor) for name, tensor in held.items()}
     except Exception as error:  # protobuf's and numpy's own, for damaged and for external data
         if other := placeholder_at(path):
             raise InputError(f"{path}: {other}") from None
         raise InputError(f"{path}: is no readable ONNX file: {' '.join(str(error).split())[:200]}") from None
+    if away is not None:
+        raise InputError(f"{path}: keeps {away} in another file, which is not read")
     return graph, constants
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 
@@ -24,14 +25,16 @@ def _not_of_a_full_disk(record: logging.LogRecord) -> bool:
 def quiet_restore() -> Iterator[None]:
     """Nothing is printed for reads and writes that are still on their way when another one has failed.
 
-    Their threads then find the event loop closed, and Python would print a traceback for each, late and beside the
-    error itself. So after a failure the filter stays; it passes on whatever else cannot be raised.
+    They fail of the same file, or find the event loop closed, and Python would print a traceback for each, late and
+    beside the error itself. So after a failure the filter stays; it passes on whatever else cannot be raised.
     """
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         late = isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"
-        if not late:
+        code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
+        beside = code is not None and "orbax" in PurePath(code.co_filename).parts
+        if not (late or beside):
             before(unraisable)
 
     sys.unraisablehook = hook
