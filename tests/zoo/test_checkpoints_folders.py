@@ -204,9 +204,21 @@ def test_number_types_that_meet_in_one_tensor(tmp_path):
     assert load(tmp_path / "out")[0] == model
 
 
-def test_many_faults_are_counted_and_ten_are_named(folder):
-    said = refusal(edit(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".h.1." in name]))
-    assert "12 missing" in said and said.endswith("and 2 more")
+def test_many_faults_are_counted_and_all_are_named(folder):
+    """12 of one layer; and 24 of two layers in the same 12 words, each standing for both."""
+    missing = []
+
+    def take(tensors):
+        missing.extend(name for name in tensors if ".h.1." in name)
+        for name in missing:
+            del tensors[name]
+
+    said = refusal(edit(folder, take))
+    assert "12 missing" in said and len(missing) == 12
+    assert all(name.removeprefix("transformer.") in said for name in missing)
+    said = refusal(edit(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if ".h.0." in name]))
+    assert "24 missing" in said
+    assert all(name.removeprefix("transformer.").replace("h.1.", "h.0-1.") in said for name in missing)
 
 
 @pytest.mark.parametrize("name", ["transformer.h.0.attn.c_attn.weight", "transformer.wte.weight"])

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from zoo.checkpoints.layouts import LAYOUTS, Shape
+from zoo.checkpoints.name_ranges import ranges
 from zoo.checkpoints.safetensors_file import StoredTensor
 from zoo.checkpoints.safetensors_out import OutgoingTensor
 from zoo.errors import InputError
 
-FAULTS_SHOWN = 10
+# More than any family has; a stranger's file may hold a million names.
+FAULTS_SHOWN = 200
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -306,14 +308,14 @@ def _bytes(tensor: StoredTensor) -> np.ndarray:
 
 
 def report(faults: Mapping[str, list[str]], where: str, what: str) -> None:
-    """Raises InputError with every fault in one line, the first ten of a kind by name; returns if there is none."""
+    """Raises InputError with every fault in one line, by name and folded into ranges; returns if there is none."""
     count = sum(len(names) for names in faults.values())
     if not count:
         return
     parts = []
     for kind, names in faults.items():
         if names:
-            shown = ", ".join(names[:FAULTS_SHOWN])
-            more = f" and {len(names) - FAULTS_SHOWN} more" if len(names) > FAULTS_SHOWN else ""
-            parts.append(f"{len(names)} {kind}: {shown}{more}")
+            said = ranges(names)
+            more = f" and {len(said) - FAULTS_SHOWN} more" if len(said) > FAULTS_SHOWN else ""
+            parts.append(f"{len(names)} {kind}: {', '.join(said[:FAULTS_SHOWN])}{more}")
     raise InputError(f"{where} does not hold {what}: {'; '.join(parts)}")
