@@ -149,11 +149,11 @@ def transfer_rows(path: Path, networks: Sequence[str]) -> list[dict[str, Any]]:
     """
     try:
         report = json.loads(path.read_text("utf-8"))
-        scores = {(r["task"], r["network"], r["arm"], r["labels"]): r for r in report["results"]}
+        scores = {(r["task"], r["network"], r["arm"], r["labels"]): r for r in report["results"] if _whole(r)}
         sizes = {task["name"]: sum(task["counts"]["test"].values()) for task in report["tasks"]}
         rows = []
         for found in report["comparisons"]:
-            if found["network"] not in networks or found["against"] != "random":
+            if found["network"] not in networks or found["against"] != "random" or not _whole(found):
                 continue
             key, labels, metric = (found["task"], found["network"]), found["labels"], found["metric"]
             arms = {arm: scores[*key, arm, labels]["metrics"][metric]["mean"] for arm in ("pretrained", "random")}
@@ -174,6 +174,11 @@ def transfer_rows(path: Path, networks: Sequence[str]) -> list[dict[str, Any]]:
     if not rows:
         raise InputError(f"{path}: speaks of none of {', '.join(networks)} against random start")
     return rows
+
+
+def _whole(row: dict[str, Any]) -> bool:
+    """Whether all parameters were trained, the one way that a random start has."""
+    return row.get("way", "full") == "full"
 
 
 def _same(result: dict[str, Any], comparison: dict[str, Any]) -> bool:

@@ -170,6 +170,8 @@ def gemma3(draw):
     )
     local = dict(rope_type="default", rope_theta=one(draw, 500.0, 10000.0))
     whole_text = rope(draw, rotated(settings), ("default", "linear", "llama3", "yarn"))
+    # The reference looks for "truncate" beside the kinds of layers and not in them, where these folders would have it.
+    whole_text.pop("truncate", None)
     return name, settings | more | dict(rope_parameters={FULL: whole_text, SLIDING: local})
 
 

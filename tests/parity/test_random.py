@@ -6,9 +6,11 @@ family, new ones each time. A failure prints the class, the settings and the see
 The reference computes in float64 throughout (reference.in_float64), so that our own error is seen and not a sum of two:
 it is below 1e-5. Some draws are badly conditioned (sharp attention, a norm of a token that nearly vanished): there the
 exact answer moves by more than that when each weight moves by half a rounding of float32, and four times that movement,
-or the reference's own error in float32 where that is larger, is allowed, 1e-4 at most.
+or the reference's own error in float32 where that is larger, is allowed, 5e-3 at most (a wrong layout gives 0.05).
 
-Measured over 26 families, 453 batches: ours 2.4e-5 at most, above 1e-5 in twelve; the reference's float32 6.3e-5.
+Measured over 26 families, 453 batches: ours 2.4e-5 at most, above 1e-5 in twelve; the reference's float32 6.3e-5. Of
+520 draws at another time two were worse conditioned: ours 1.7e-4 where the reference's float32 is off by 7.9e-4, and
+1.7e-4 where it is off by 4.6e-4. They are WORST below.
 """
 
 import json
@@ -103,7 +105,7 @@ def compare(theirs, model, params, inputs, pooled):
         allowed = 1e-5
         if found > allowed:
             own = movement(theirs, inputs, exact, where) if own is None else own
-            allowed = min(max(allowed, 4 * own[name]), 1e-4)
+            allowed = min(max(allowed, 4 * own[name]), 5e-3)
         worst[name] = found / allowed
     assert len(worst) > model.config.num_layers
     assert max(worst.values()) <= 1, worst
@@ -239,3 +241,79 @@ def test_a_padded_row_of_mixtral_that_differs_by_rounding_alone(tmp_path):
     moved = movement(theirs, inputs, exact, {"hidden": real})["hidden"]
     assert 1e-5 < max(ours, moved) < 1e-4, (ours, moved)  # on another machine the order of sums is another
     assert ours <= 4 * moved and error(single, exact["hidden"], real) <= 4 * moved
+
+
+WORST = (
+    (
+        76,
+        reference.Case(
+            "GemmaForSequenceClassification",
+            dict(
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                hidden_size=84,
+                head_dim=8,
+                vocab_size=96,
+                num_hidden_layers=5,
+                intermediate_size=59,
+                max_position_embeddings=48,
+                tie_word_embeddings=True,
+                rms_norm_eps=0.01,
+                attention_bias=False,
+                id2label={n: f"label {n}" for n in range(4)},
+                pad_token_id=0,
+                hidden_act="silu",
+                rope_parameters=dict(
+                    rope_type="longrope",
+                    rope_theta=500000.0,
+                    factor=2.0,
+                    original_max_position_embeddings=16,
+                    short_factor=[11.5234375, 26.21875, 20.5625, 21.1875],
+                    long_factor=[4.09765625, 21.703125, 3.88671875, 6.625],
+                    attention_factor=1.1,
+                ),
+            ),
+            seed=30976,
+        ),
+    ),
+    (
+        69,
+        reference.Case(
+            "Qwen2ForSequenceClassification",
+            dict(
+                num_attention_heads=1,
+                num_key_value_heads=1,
+                hidden_size=71,
+                head_dim=8,
+                vocab_size=98,
+                num_hidden_layers=5,
+                intermediate_size=8,
+                max_position_embeddings=96,
+                hidden_act="relu",
+                tie_word_embeddings=False,
+                rms_norm_eps=1e-5,
+                id2label={n: f"label {n}" for n in range(4)},
+                pad_token_id=0,
+                rope_parameters=dict(
+                    rope_type="longrope",
+                    rope_theta=100.0,
+                    factor=15.7890625,
+                    original_max_position_embeddings=96,
+                    short_factor=[10.7734375, 17.78125, 11.3125, 5.40625],
+                    long_factor=[10.0078125, 9.4921875, 13.3671875, 12.46875],
+                    attention_factor=1.1,
+                ),
+                use_sliding_window=True,
+                sliding_window=100,
+                layer_types=["sliding_attention"] * 4 + ["full_attention"],
+            ),
+            seed=9979,
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("length, case", WORST, ids=["gemma", "qwen2"])
+def test_the_worst_conditioned_draws(tmp_path, length, case):
+    """Five layers in which rounding grows: it moves the exact answer further than ours is from it."""
+    check(case, tmp_path, length)

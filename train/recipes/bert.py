@@ -24,7 +24,7 @@ SHIPPED = Recipe(
     model={**NO_DROPOUT, "positions": "rotary", "num_layers": 3, "max_positions": 256, "pooler": False},
     train=TINY.replace(objective="masked_lm", mask_rate=0.3, steps=13_000, decay_steps=4_500),
     command=MIXTURE.format("bert-tiny"),
-    cost="",
-    expected="",
+    cost="14 minutes of one CPU core (AMD EPYC, AVX-512), measured on a busy machine",
+    expected="validation loss 4.51 on its own mixture",
     texts=MIXTURE_TEXTS,
 )

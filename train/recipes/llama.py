@@ -19,7 +19,7 @@ SHIPPED = Recipe(
     model={"tie_embeddings": True, "num_layers": 3, "max_positions": 256},
     train=TINY.replace(objective="next_token", steps=3_000, decay_steps=1_000),
     command=MIXTURE.format("llama-tiny"),
-    cost="",
-    expected="",
+    cost="4 minutes of one CPU core (AMD EPYC, AVX-512), measured on a busy machine",
+    expected="validation loss 5.23 on its own mixture",
     texts=MIXTURE_TEXTS,
 )
