@@ -243,11 +243,7 @@ def model_fields(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def keep_compiled() -> None:
-    """Lets a second run find its programs compiled, in the cache folder, unless JAX was told otherwise; and a step its
-    memory (train.allocator)."""
-    from train.allocator import keep_freed_memory
-
-    keep_freed_memory()
+    """Lets a second run find its programs compiled, in the cache folder, unless JAX was told otherwise."""
     import jax
 
     from zoo.packages import cache_folder
