@@ -38,7 +38,7 @@ def choose(
     max_length: int | None = None,
     json: bool = False,
 ) -> None:
-    """Answer multiple choice by likelihood: which option does a causal checkpoint find likeliest after the context?
+    """Answer multiple choice by likelihood: the option that a causal checkpoint finds likeliest after the context.
 
     Raw, per byte, per token, and by what the context adds (PMI), each with its interval over questions.
 
