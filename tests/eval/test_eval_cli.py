@@ -11,23 +11,6 @@ from eval.predict import predict
 from eval.tasks import Example
 from zoo.checkpoints import run_folder
 
-
-@pytest.fixture(scope="module")
-def source(bert, tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
-    run_folder.save(*bert, folder, tokenizer)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def table(topics, tmp_path_factory):
-    """The made-up task as a file of one's own, with label names."""
-    path = tmp_path_factory.mktemp("data") / "mine.tsv"
-    rows = [f"{example.text_a}\t{topics.task.labels[example.label]}" for example in topics.train]
-    path.write_text("review\ttopic\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return str(path)
-
-
 SHORT = ["--max-length", "16", "--learning-rate", "0.003"]
 
 

@@ -134,14 +134,6 @@ def source(gpt, tokenizer, tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def table(topics, tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "mine.tsv"
-    rows = [f"{example.text_a}\t{topics.task.labels[example.label]}" for example in topics.train]
-    path.write_text("review\ttopic\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return str(path)
-
-
 SHORT = ["--shots", "0,2", "--seeds", "2", "--test-limit", "6", "--template", "{text} {label}\\n", "--intro", ""]
 
 

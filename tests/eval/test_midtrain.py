@@ -15,17 +15,8 @@ from train import loop
 from train.config import RunConfig, TrainConfig
 from train.data.shards import write_shards
 from train.logs import read
-from zoo.checkpoints import run_folder
 
 SHORT = ["--steps", "20", "--batch-size", "8", "--seq-len", "16", "--looks", "1", "--learning-rate", "0.003", "--quiet"]
-
-
-@pytest.fixture(scope="module")
-def source(bert, tokenizer, tmp_path_factory):
-    """A sentence encoder: no masked-LM read-out."""
-    folder = tmp_path_factory.mktemp("bert")
-    run_folder.save(*bert, folder, tokenizer)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

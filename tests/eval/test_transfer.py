@@ -24,14 +24,6 @@ from zoo.checkpoints import run_folder
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=2, max_length=16)
 
 
-@pytest.fixture(scope="module")
-def source(bert, tokenizer, tmp_path_factory):
-    """A run folder with the tiny encoder in it."""
-    folder = tmp_path_factory.mktemp("bert")
-    run_folder.save(*bert, folder, tokenizer)
-    return str(folder)
-
-
 @pytest.fixture
 def trial(source, topics):
     return Trial("tiny", source, limited(topics, test=40, validation=20), CONFIG, labels=(16, 32), seeds=(0, 1))

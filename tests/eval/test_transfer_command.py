@@ -14,26 +14,8 @@ from eval.cli import evaluate
 from eval.finetune import FinetuneConfig
 from eval.live import Live
 from eval.trial import Trial, limited
-from zoo.checkpoints import run_folder
 
 SHORT = ["--max-length", "16", "--learning-rate", "0.003", "--epochs", "1", "--test-limit", "20"]
-
-
-@pytest.fixture(scope="module")
-def source(bert, tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source") / "tiny"
-    folder.mkdir()
-    run_folder.save(*bert, folder, tokenizer)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def table(topics, tmp_path_factory):
-    """The made-up task as a file of one's own, with label names."""
-    path = tmp_path_factory.mktemp("data") / "mine.tsv"
-    rows = [f"{example.text_a}\t{topics.task.labels[example.label]}" for example in topics.train]
-    path.write_text("review\ttopic\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return str(path)
 
 
 def words_for(source, table, out, *more, beside="scratch,bow"):

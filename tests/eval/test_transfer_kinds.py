@@ -15,16 +15,8 @@ from eval.tasks import Example, Splits
 from eval.transfer import run
 from eval.trial import Trial, check
 from zoo import InputError
-from zoo.checkpoints import run_folder
 
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=1, max_length=16)
-
-
-@pytest.fixture(scope="module")
-def source(bert, tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
-    run_folder.save(*bert, folder, tokenizer)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
