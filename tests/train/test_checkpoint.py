@@ -242,7 +242,7 @@ def test_reads_that_end_after_a_failed_restore_print_nothing(monkeypatch):
     with pytest.raises(OSError), quiet_restore():
         raise OSError
     for error in (RuntimeError("Event loop is closed"), RuntimeError("other"), ValueError("Event loop is closed")):
-        sys.unraisablehook(SimpleNamespace(exc_value=error))
+        sys.unraisablehook(SimpleNamespace(exc_value=error, object=None))
     assert told == ["other", "Event loop is closed"]
 
 

@@ -255,9 +255,10 @@ def test_metadata_becomes_settings(tmp_path):
         (dict(llama__attention__sliding_window=8), "llama.attention.sliding_window is 8"),
         (dict(llama__rope__dimension_count=2), "llama.rope.dimension_count is 2 but heads have 64 features"),
         (dict(llama__block_count=2), "the LLaMA model of its metadata: 9 missing: blk.1.attn_norm.weight, blk.1.ffn_n"),
+        (dict(llama__block_count=3), "18 missing: blk.1-2.attn_norm.weight, blk.1-2.ffn_n"),
         (dict(llama__block_count=0), "llama.block_count is 0; a model needs it, 1 or more"),
         (dict(llama__vocab_size=7), "1 wrong shape: token_embd.weight"),
-        (dict(llama__expert_count=2), "blk.0.ffn_gate_inp.weight, blk.0.ffn_gate.0.weight"),
+        (dict(llama__expert_count=2), "blk.0.ffn_gate_inp.weight, blk.0.ffn_gate.0-1.weight"),
         (dict(llama__context_length=0), "llama.context_length is 0; it must be a whole number of 1 or more"),
     ],
 )

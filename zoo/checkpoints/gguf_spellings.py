@@ -308,8 +308,9 @@ def in_its_words(line: str, kind: str, spelling: Spelling) -> str:
     line = re.sub(rf"(?<![\w./-])({words})(?![\w./-])", lambda found: settings[found[1]], line)
     inner = {plain: name for name, plain in spelling.layer_names.items()}
     routed = {word: name for name, word in EXPERTS.items()}
-    expert = r"layers\.(\d+)\.block_sparse_moe\.experts\.(\d+)\.(w\d)\.weight"
-    line = re.sub(r"layers\.(\d+)\.self_attn\.([qk])_layernorm\.norms\.\d+\.", r"blk.\1.attn_\2_norm.", line)
+    some = r"[\d,-]+"  # numbers of layers and experts, perhaps folded into ranges
+    expert = rf"layers\.({some})\.block_sparse_moe\.experts\.({some})\.(w\d)\.weight"
+    line = re.sub(rf"layers\.({some})\.self_attn\.([qk])_layernorm\.norms\.{some}\.", r"blk.\1.attn_\2_norm.", line)
     line = re.sub(expert, lambda found: f"blk.{found[1]}.{routed[found[3]]}.{found[2]}.weight", line)
     outer = {plain: name for name, plain in spelling.names.items()}
 
@@ -319,4 +320,4 @@ def in_its_words(line: str, kind: str, spelling: Spelling) -> str:
         return found[0] if name is None else f"blk.{layer}.{name}.{end}" if layer else f"{name}.{end}"
 
     layers = re.escape(spelling.layers)
-    return re.sub(rf"(?<![\w./-])(?:{layers}(\d+)\.)?([A-Za-z_][\w.]*)\.(weight|bias)(?![\w./-])", tensor, line)
+    return re.sub(rf"(?<![\w./-])(?:{layers}({some})\.)?([A-Za-z_][\w.]*)\.(weight|bias)(?![\w./-])", tensor, line)
