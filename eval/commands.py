@@ -13,7 +13,7 @@ from eval.finetune import FinetuneConfig, Finetuned
 from eval.kinds import Evaluation
 from eval.live import Live
 from eval.metrics import spoken_name
-from eval.predict import evaluate, predict_encoded
+from eval.predict import predict_encoded
 from eval.predictions import prediction_files
 from eval.task import TaskKind
 from eval.task_options import KNOWN, check_names, columns_of, splits_of
@@ -138,11 +138,10 @@ def _measure(tuned: Finetuned, tokenizer: Any, splits: Splits, config: FinetuneC
         if not examples:
             continue
         encoded = kind.encode(examples, tokenizer, tuned.model.config, config.max_length)
+        outputs = predict_encoded(tuned.model, tuned.params, encoded, kind=kind)
         if name == "validation" and kind.settle is not None:
-            settled = kind.settle(encoded, predict_encoded(tuned.model, tuned.params, encoded, kind=kind))
-        found[name] = evaluate(
-            tuned.model, tuned.params, encoded, task.metrics, kind=kind, label_names=task.labels, settled=settled
-        )
+            settled = kind.settle(encoded, outputs)
+        found[name] = kind.score(encoded, outputs, task.metrics, task.labels, **settled)
         scores = ", ".join(f"{spoken_name(metric)} {value:.4f}" for metric, value in found[name].scores.items())
         chosen = "".join(f", {metric.replace('_', ' ')} {value:.4g}" for metric, value in settled.items())
         print(f"{name}: {scores}, loss {found[name].loss:.4f}{chosen} ({len(examples):,} examples)", flush=True)

@@ -23,10 +23,9 @@ import numpy as np
 from eval.choices import Choice
 from eval.encode import Encoded, encode
 from eval.examples import Example
-from eval.kinds.classification import log_losses
+from eval.kinds.classification import log_losses, loss_of
 from eval.kinds.kind import Evaluation, Kind, mean_loss, read
-from train.cross_entropy import cross_entropy
-from train.metrics import Pair, accuracy
+from train.metrics import Pair
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
 from zoo.tokenizer import Tokenizer
@@ -89,11 +88,7 @@ def loss(
     model: Any, params: Any, batch: Mapping[str, jax.Array], keys: jax.Array, *, train: bool = True
 ) -> tuple[Pair, dict[str, Pair]]:
     """The objective: (sum of -log p(right option), number of questions); arguments as in eval.kinds.classification."""
-    logits = outputs(model, params, batch, keys if train else None)
-    weights = batch["weights"]
-    importance = weights * batch["label_weights"] if "label_weights" in batch else weights
-    losses = jnp.where(weights > 0, cross_entropy(logits, batch["labels"]), 0.0)
-    return (jnp.sum(losses * importance), jnp.sum(importance)), {"accuracy": accuracy(logits, batch["labels"], weights)}
+    return loss_of(outputs(model, params, batch, keys if train else None), batch)
 
 
 def score(encoded: Encoded, outputs: np.ndarray, names: Sequence[str], label_names: Sequence[str] = ()) -> Evaluation:

@@ -36,7 +36,11 @@ def loss(
     Returns:
         ((loss sum, weight), {"accuracy": pair}).
     """
-    logits = read(model, params, batch, keys if train else None)
+    return loss_of(read(model, params, batch, keys if train else None), batch)
+
+
+def loss_of(logits: jax.Array, batch: Mapping[str, jax.Array]) -> tuple[Pair, dict[str, Pair]]:
+    """`loss` of [..., C] logits that are at hand: of classes, or of the options of a question."""
     weights = batch["weights"]
     importance = weights * batch["label_weights"] if "label_weights" in batch else weights
     losses = jnp.where(weights > 0, cross_entropy(logits, batch["labels"]), 0.0)

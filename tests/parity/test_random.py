@@ -6,7 +6,8 @@ family, new ones each time. A failure prints the class, the settings and the see
 The reference computes in float64 throughout (reference.in_float64), so that our own error is seen and not a sum of two:
 it is below 1e-5. Some draws are badly conditioned (sharp attention, a norm of a token that nearly vanished): there the
 exact answer moves by more than that when each weight moves by half a rounding of float32, and four times that movement,
-or the reference's own error in float32 where that is larger, is allowed, 5e-3 at most (a wrong layout gives 0.05).
+or the reference's own error in float32 where that is larger, is allowed; above 1e-4 twice that, and 5e-3 at most (a
+wrong layout gives 0.05).
 
 Measured over 26 families, 453 batches: ours 2.4e-5 at most, above 1e-5 in twelve; the reference's float32 6.3e-5. Of
 520 draws at another time two were worse conditioned: ours 1.7e-4 where the reference's float32 is off by 7.9e-4, and
@@ -105,7 +106,7 @@ def compare(theirs, model, params, inputs, pooled):
         allowed = 1e-5
         if found > allowed:
             own = movement(theirs, inputs, exact, where) if own is None else own
-            allowed = min(max(allowed, 4 * own[name]), 5e-3)
+            allowed = max(allowed, min(4 * own[name], max(1e-4, 2 * own[name]), 5e-3))
         worst[name] = found / allowed
     assert len(worst) > model.config.num_layers
     assert max(worst.values()) <= 1, worst
