@@ -11,14 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from eval import freeze, probe
-from eval.class_weights import check_labels, weighed
+from eval import probe
 from eval.encode import Encoded
 from eval.finetune import Finetuned, finetune, with_task_head
-from eval.finetune_config import FinetuneConfig
 from eval.kinds import CLASSIFICATION, Kind
 from eval.metrics import spoken_name
 from eval.tasks import Example
+from eval.ways import freeze
+from eval.ways.class_weights import check_labels, weighed
+from eval.ways.finetune_config import FinetuneConfig
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer

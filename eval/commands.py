@@ -9,16 +9,16 @@ import tyro
 from eval import finetune as tuning
 from eval import kinds, tasks
 from eval.adapt import adapt, told
+from eval.experiment.live import Live
+from eval.experiment.workbench import load_network
 from eval.finetune import FinetuneConfig, Finetuned
 from eval.kinds import Evaluation
-from eval.live import Live
 from eval.metrics import spoken_name
 from eval.predict import predict_encoded
-from eval.predictions import prediction_files
+from eval.scores.predictions import prediction_files
 from eval.task import TaskKind
 from eval.task_options import KNOWN, check_names, columns_of, splits_of
 from eval.tasks import Splits
-from eval.workbench import load_network
 from train.cli import keep_compiled
 from train.progress import clock
 from zoo.errors import InputError
@@ -186,7 +186,7 @@ def _save(
     found: dict[str, Evaluation],
     start: dict[str, Any],
 ) -> None:
-    from eval import adapter_folder
+    from eval.ways import adapter_folder
     from zoo.checkpoints import run_folder
     from zoo.checkpoints.whole_folder import whole_folder
 

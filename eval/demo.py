@@ -22,12 +22,13 @@ from typing import Any, Literal
 
 import jax
 
-from eval import made_up, report, report_files, tasks, transfer
+from eval import made_up, report, tasks, transfer
 from eval.demo_config import PLANNED_MINUTES, SIZES, DemoConfig, OwnNetwork
-from eval.live import Live
-from eval.plots import LossCurve
+from eval.experiment import report_files
+from eval.experiment.live import Live
+from eval.experiment.plots import LossCurve
+from eval.experiment.trial import Trial, digest, examples_digest, limited
 from eval.tasks import Splits
-from eval.trial import Trial, digest, examples_digest, limited
 from train import logs, loop
 from train.cli import keep_compiled
 from train.config import RunConfig

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from eval.splits import normalise
+from eval.sources.splits import normalise
 from eval.task import Task
 
 
@@ -60,7 +60,7 @@ class Splits:
 
         Looked for once, at first use. Equal texts are counted in `dropped`, since they were left out.
         """
-        from eval.leakage import near_copies
+        from eval.sources.leakage import near_copies
 
         train = [normalise(text_of(example)) for example in (*self.train, *self.validation)]
         scored = [normalise(text_of(example)) for examples in self.tests.values() for example in examples]

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from eval import tasks
-from eval.splits import normalise
+from eval.sources.splits import normalise
 from eval.tasks import Splits
 from zoo.atomic_file import write_atomically
 from zoo.errors import InputError
@@ -53,7 +53,7 @@ def export_texts(
 def training_texts(several: Sequence[Splits]) -> list[tuple[str, ...]]:
     """The texts of each task's training split that no test or validation set of any of the tasks holds.
 
-    Texts are compared by their words in lower case (`eval.splits.normalise`).
+    Texts are compared by their words in lower case (`eval.sources.splits.normalise`).
 
     Args:
         several: tasks.

@@ -22,7 +22,8 @@ import numpy as np
 
 from eval import metrics
 from eval.examples import Example
-from eval.likelihood import (
+from eval.experiment.statistics import Interval, mean_interval
+from eval.language.likelihood import (
     Likelihood,
     encode_pairs,
     log_likelihoods,
@@ -32,9 +33,8 @@ from eval.likelihood import (
     shared_prefix,
     to_queries,
 )
-from eval.prompts import Template, draw_shots
-from eval.statistics import Interval, mean_interval
-from eval.token_scores import Watch, tokens_per_second
+from eval.language.prompts import Template, draw_shots
+from eval.language.token_scores import Watch, tokens_per_second
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
@@ -150,13 +150,13 @@ def measure(
     Args:
         model, params: a causal language model.
         tokenizer: the checkpoint's own.
-        template: see eval.prompts.
+        template: see eval.language.prompts.
         train: where examples are drawn from.
         test: E texts with labels.
         prompt: (shots, seed, order).
         content_free: what stands for a text that says nothing.
-        max_length: most tokens that go in; see eval.likelihood.
-        devices, watch: see eval.token_scores.
+        max_length: most tokens that go in; see eval.language.likelihood.
+        devices, watch: see eval.language.token_scores.
     """
     if not test:
         raise InputError("there is no test text to prompt for")

@@ -2,7 +2,7 @@
 
     loss = sum over examples of what eval.kinds says (-log p(label) of a class) / number of examples in the batch
 
-FinetuneConfig.way says what is trained (eval.freeze, eval.lora); eval.adapt is the face of all ways, closed form too.
+FinetuneConfig.way says what is trained (eval.ways: freeze, lora); eval.adapt is the face of all ways, closed form too.
 The rows, the head's initial weights and the dropout of a run are decided by its seed and by nothing else, so two arms
 that differ in where they start (pre-trained, random) share all three: a pair. The learning rate travels as data, so one
 compiled program a row length serves all seeds, arms, budgets and rates.
@@ -20,16 +20,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from eval import freeze, lora
-from eval.class_weights import check_labels, weighed
 from eval.encode import Encoded, collate, training_order
-from eval.finetune_config import FinetuneConfig
 from eval.kinds import CLASSIFICATION, Kind
 from eval.packing import pack, packs, rows_a_step
-from eval.planned_rate import make_plan, planned_optimizer
 from eval.predict import data_parallel, place, whole_rows
-from eval.selection import Selection
 from eval.tasks import Example
+from eval.ways import freeze, lora
+from eval.ways.class_weights import check_labels, weighed
+from eval.ways.finetune_config import FinetuneConfig
+from eval.ways.planned_rate import make_plan, planned_optimizer
+from eval.ways.selection import Selection
 from train.config import TrainConfig
 from train.mesh import Driver, MeshDriver
 from train.metrics import Pair, add, divide

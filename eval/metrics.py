@@ -4,14 +4,14 @@
     score(counts, ("accuracy", "macro_f1"))                                    # once
 
 The sum of a confusion matrix's diagonal over its total is accuracy's (sum, weight) pair; F1 and Matthews' correlation
-need the whole matrix, since the mean of the batches' scores is another number. Ratings have eval.rating_metrics.
+need the whole matrix, since the mean of the batches' scores is another number. Ratings have eval.scores.rating_metrics.
 """
 
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from eval.rating_metrics import RATING_METRICS, score_ratings
+from eval.scores.rating_metrics import RATING_METRICS, score_ratings
 from zoo.errors import InputError, nearest
 
 __all__ = ["METRICS", "RATING_METRICS", "accuracy", "confusion", "f1", "higher_is_better", "macro_f1", "matthews"]

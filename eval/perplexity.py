@@ -27,8 +27,8 @@ from typing import Any
 
 import jax
 
-from eval.likelihood import beginning, require_fitting, score_causal
-from eval.token_scores import Query, Watch, token_scores
+from eval.language.likelihood import beginning, require_fitting, score_causal
+from eval.language.token_scores import Query, Watch, token_scores
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
@@ -101,7 +101,7 @@ def measure(
         length: tokens of a window, special pieces included; None for the model's positions, 1,024 at most.
         stride: tokens from one window to the next; None for half a causal window and a whole masked one.
         score_first: False takes each text's first token as given.
-        batch_tokens, devices, watch: see eval.token_scores.
+        batch_tokens, devices, watch: see eval.language.token_scores.
 
     Raises:
         InputError: another kind of model, no token to score, a window that does not fit.

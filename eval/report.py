@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from eval import comparisons, report_glue
-from eval.cells import BASELINE_WORDS, Cell, by_key
-from eval.comparisons import ALPHA, Comparison, Control, Result, Saving, row_name
+from eval.experiment import comparisons, report_glue
+from eval.experiment.cells import BASELINE_WORDS, Cell, by_key
+from eval.experiment.comparisons import ALPHA, Comparison, Control, Result, Saving, row_name
+from eval.experiment.plots import LossCurve
+from eval.experiment.report_facts import TaskFacts, facts, machine_facts, version_facts
+from eval.experiment.statistics import Interval
+from eval.experiment.trial import BASELINE, PRETRAINED, RANDOM
 from eval.metrics import spoken_name
-from eval.plots import LossCurve
-from eval.report_facts import TaskFacts, facts, machine_facts, version_facts
-from eval.statistics import Interval
-from eval.trial import BASELINE, PRETRAINED, RANDOM
 from zoo.errors import InputError, nearest
 
 __all__ = ["Comparison", "Control", "Report", "Result", "Saving", "TaskFacts", "build", "facts", "machine_facts"]
@@ -39,7 +39,8 @@ RULES = {
     "baseline": "TF-IDF of words and word pairs with logistic regression (its C chosen from 1, 10, 100 by "
     "cross-validation on the labelled examples, and 10 below 50 of them), with ridge regression for ratings; for tags "
     "the most frequent one of each word",
-    "FLOPs": "by formula, padding included: a forward pass a row, three for one that trains all parameters (eval.cost)",
+    "FLOPs": "by formula, padding included: a forward pass a row, three for one that trains all parameters "
+    "(eval.experiment.cost)",
     "shuffled labels": "the pre-trained arm on labels dealt out anew, held against what its predictions would score on "
     "permuted test labels: it must score chance",
 }

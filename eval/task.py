@@ -22,8 +22,8 @@ class Task:
         metrics, main_metric: names of metrics of the kind; the main one is what a report compares.
         train_file: the file, or all there is where test_file is None.
         test_file: the published test set, or the development set where the test set has no labels.
-        reader: a format of `eval.readers`, with `columns` where the file names none, and the bytes' `encoding`; or one
-            of `eval.tasks.READERS`.
+        reader: a format of eval.sources.readers, with `columns` if the file names none, and its bytes' `encoding`; or
+            one of eval.sources.reading.READERS.
         family_field: a column whose value up to the last "_" names the review or article that a sentence is from.
         test_fraction, validation_fraction: of all texts without a test set; of the training texts.
         source: embedded package that holds the files ("" for one's own), with `licence` and `reference`.

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from eval import tasks
+from eval.language.screen import show_json, show_table
 from eval.metrics import spoken_name
-from eval.screen import show_json, show_table
 from eval.task import Task
 from zoo import packages
 from zoo.errors import InputError

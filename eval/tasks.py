@@ -10,10 +10,11 @@ Rules that hold for every task:
 
 - Labels are mapped by name, and their order is the task's; a name that the task does not know is refused.
 - Without a published test set, a quarter of the texts is the test set, chosen by a hash of the text; equal and nearly
-  equal texts, and sentences of one review or article, fall on the same side (`eval.splits`). With one, training texts
-  that the test set holds too are left out. A tenth of the training texts, chosen the same way, is the validation set.
+  equal texts, and sentences of one review or article, fall on the same side (eval.sources.splits). With one, training
+  texts that the test set holds too are left out. A tenth of the training texts, chosen the same way, is the validation
+  set.
 - Where the published test set has no labels (GLUE), its development set is the test set here, and the validation set
-  for choosing rates is a part of the training set; `eval.submission` reads the unlabelled one.
+  for choosing rates is a part of the training set; `eval.scores.submission` reads the unlabelled one.
 - A training text without a character is left out and counted; so is whatever else is left out (`Splits.dropped`).
 """
 
@@ -23,10 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.catalogue import TASKS, get
 from eval.examples import Example, Splits, key_of
-from eval.own_file import from_file
-from eval.reading import READERS, read, split
+from eval.sources.catalogue import TASKS, get
+from eval.sources.own_file import from_file
+from eval.sources.reading import READERS, read, split
 from eval.task import Task
 from zoo.errors import InputError, nearest
 

@@ -18,11 +18,10 @@ from pathlib import Path
 
 import jax
 
-from eval.cells import ARM_WORDS, FULL, WAY_WORDS, Cell
-from eval.finetune import FinetuneConfig
-from eval.folder_lock import only_here
-from eval.live import Live
-from eval.trial import (
+from eval.experiment.cells import ARM_WORDS, FULL, WAY_WORDS, Cell
+from eval.experiment.folder_lock import only_here
+from eval.experiment.live import Live
+from eval.experiment.trial import (
     PRETRAINED,
     RANDOM,
     SHUFFLED,
@@ -33,7 +32,8 @@ from eval.trial import (
     shown_order,
     tuning_keys,
 )
-from eval.workbench import Workbench, baseline_cell, same_length, tokenizer_of
+from eval.experiment.workbench import Workbench, baseline_cell, same_length, tokenizer_of
+from eval.finetune import FinetuneConfig
 from zoo.checkpoints import load_config
 from zoo.errors import InputError
 
@@ -68,13 +68,13 @@ def run(
     Args:
         trials: what to run; each (task, network) once.
         folder: cells go to folder/cells, those that chose a learning rate to folder/tuning.
-        with_baseline: also the baseline of each task's kind on the same labelled examples (eval.baselines).
+        with_baseline: also the baseline of each task's kind on the same labelled examples (eval.experiment.baselines).
         devices: rows are spread over them; None takes all.
         live: where progress is shown; None for a new one.
 
     Raises:
-        InputError: a checkpoint or tokenizer that is not there, what `eval.trial.check` refuses, another process at
-            work in the folder.
+        InputError: a checkpoint or tokenizer that is not there, what eval.experiment.trial.check refuses, another
+            process at work in the folder.
     """
     folder, live = Path(folder), live or Live()
     require(trials, with_baseline=with_baseline)

@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eval.choices import Choice
 from eval.encode import Encoded, encode
 from eval.examples import Example
 from eval.kinds.classification import log_losses, loss_of
 from eval.kinds.kind import Evaluation, Kind, mean_loss, read
+from eval.sources.choices import Choice
 from train.metrics import Pair
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest

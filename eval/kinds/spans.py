@@ -27,7 +27,7 @@ import numpy as np
 from eval.encode import Encoded, buckets, check, first_place, frame_style
 from eval.kinds.classification import log_losses
 from eval.kinds.kind import Evaluation, Kind, mean_loss, read
-from eval.squad import METRICS, SpanExample, answer_scores, best_threshold, score_answers
+from eval.sources.squad import METRICS, SpanExample, answer_scores, best_threshold, score_answers
 from train.cross_entropy import cross_entropy
 from train.metrics import Pair
 from zoo.config import ModelConfig
@@ -175,7 +175,7 @@ def score(
 
     Args:
         encoded, outputs: of the same rows.
-        names: of eval.squad.METRICS.
+        names: of eval.sources.squad.METRICS.
         label_names: not read.
         null_threshold: in data with questions without an answer, "no answer" needs this much more than the best answer.
 

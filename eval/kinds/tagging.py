@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from eval.encode import Encoded, buckets, check, first_place, frame_style
-from eval.entities import OUTSIDE, EntityCounts, count_entities, total
 from eval.kinds.classification import log_losses
 from eval.kinds.kind import Evaluation, Kind, mean_loss, read
-from eval.tagged import TaggedExample
+from eval.scores.entities import OUTSIDE, EntityCounts, count_entities, total
+from eval.sources.tagged import TaggedExample
 from train.cross_entropy import cross_entropy
 from train.metrics import Pair
 from zoo.config import ModelConfig
@@ -164,7 +164,7 @@ def score(
 def entity_counts(
     encoded: Encoded, predictions: Sequence[np.ndarray], label_names: Sequence[str]
 ) -> dict[str, EntityCounts]:
-    """Counts by type of entity, which `eval.entities.table` prints.
+    """Counts by type of entity, which `eval.scores.entities.table` prints.
 
     Raises:
         InputError: the names of the tags are not given, so that nobody knows where entities begin.

@@ -31,8 +31,8 @@ BATCH, LENGTH, RATE = 16, 128, 1e-4
 def run_ours(name: str, count: int) -> dict[str, float]:
     """One epoch here."""
     from eval import finetune, predict, tasks
+    from eval.experiment.workbench import load_network
     from eval.kinds import CLASSIFICATION
-    from eval.workbench import load_network
 
     splits = tasks.load(TASK)
     model, params, tokenizer = load_network(CHECKPOINT)

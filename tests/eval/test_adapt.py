@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eval import selection
 from eval.adapt import adapt, told
-from eval.class_weights import weighed
 from eval.encode import collate, encode
 from eval.finetune import FinetuneConfig, with_task_head
 from eval.kinds import CLASSIFICATION, REGRESSION, Evaluation
 from eval.kinds.classification import loss
 from eval.predict import evaluate
-from eval.selection import Selection
+from eval.ways import selection
+from eval.ways.class_weights import weighed
+from eval.ways.selection import Selection
 from zoo import InputError
 
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=3, max_length=32, select="best")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import zoo
-from eval import adapter_folder
 from eval.cli import evaluate as command
 from eval.predict import predict
 from eval.tasks import Example
+from eval.ways import adapter_folder
 from zoo import InputError
 from zoo.output_folder import held
 

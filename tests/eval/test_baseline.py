@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from eval import baseline
-from eval.baseline import fit_predict
+from eval.experiment import baseline
+from eval.experiment.baseline import fit_predict
 from eval.tasks import Example
 from zoo.errors import InputError
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from eval import baselines
-from eval.tagged import TaggedExample
+from eval.experiment import baselines
+from eval.sources.tagged import TaggedExample
 from eval.task import Task
 from eval.tasks import Example
 from zoo.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.cells import Cell, CellKey, by_key, find, read, read_all, save
+from eval.experiment.cells import Cell, CellKey, by_key, find, read, read_all, save
 from zoo.errors import InputError
 
 KEY = CellKey("movie-sentences", "org/net: small", "pretrained", 400, 2)

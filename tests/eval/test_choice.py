@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import zoo
-from eval.choices import Choice, clean_hellaswag, read
 from eval.encode import collate
 from eval.finetune import FinetuneConfig, finetune, with_task_head
 from eval.kinds import CHOICE
 from eval.kinds.choice import delimiter, encode_choices, loss
 from eval.predict import evaluate, predict_encoded
+from eval.sources.choices import Choice, clean_hellaswag, read
 from eval.task import Task
 from tests import made_up
 from zoo import InputError

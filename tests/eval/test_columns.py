@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.columns import find
-from eval.readers import Table
+from eval.sources.columns import find
+from eval.sources.readers import Table
 from zoo.errors import InputError
 
 TEXTS = [f"a text of some words {i}" for i in range(8)]

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from eval import metrics, report, report_files
-from eval.cells import Cell, CellKey
-from eval.comparisons import ALPHA
-from eval.statistics import holm
+from eval import metrics, report
+from eval.experiment import report_files
+from eval.experiment.cells import Cell, CellKey
+from eval.experiment.comparisons import ALPHA
+from eval.experiment.statistics import holm
 
 GOLD = tuple(i % 2 for i in range(200))
 TASK = report.TaskFacts(

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import zoo
-from eval.cost import cost, passes, prediction_shapes, training_shapes
 from eval.encode import Encoded, buckets, collate, training_order
-from eval.finetune_config import FinetuneConfig
+from eval.experiment.cost import cost, passes, prediction_shapes, training_shapes
 from eval.kinds import CLASSIFICATION, TAGGING
 from eval.packing import pack, rows_a_step
+from eval.ways.finetune_config import FinetuneConfig
 
 # D = 8, 2 heads of 4, F = 32, 2 layers: projections 2 x (2 x 8 x 24 + 2 x 8 x 8), feed-forward 2 x 4 x 8 x 32, and
 # scores and mix 2 x 4 x 8 T a token of a model that sees both ways.

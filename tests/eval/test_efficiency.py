@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.efficiency import labels_needed, worth
+from eval.experiment.efficiency import labels_needed, worth
 from zoo.errors import InputError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.entities import EntityCounts, count_entities, entities, table, total
+from eval.scores.entities import EntityCounts, count_entities, entities, table, total
 from zoo import InputError
 
 # Every case was also put to seqeval 1.2.2 in its default mode; tests/parity/test_entities.py does it again.

@@ -7,7 +7,7 @@ import pytest
 
 from eval import export_texts, made_up, tasks
 from eval.export_texts import training_texts
-from eval.splits import normalise
+from eval.sources.splits import normalise
 from eval.tasks import Example, Splits
 from train.data.sources import corpus
 from zoo.errors import InputError

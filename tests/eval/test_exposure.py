@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eval.cli import evaluate
-from eval.exposure import divergences, measure, windows
+from eval.language.exposure import divergences, measure, windows
 from tests.eval.table_model import LETTERS, Letters, bigram, log_softmax, random_table
 from zoo.checkpoints import run_folder
 from zoo.errors import InputError

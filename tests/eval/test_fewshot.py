@@ -9,7 +9,7 @@ from eval import fewshot
 from eval.cli import evaluate
 from eval.examples import Example
 from eval.fewshot import Prompted, baselines, measure, prompts_of, requests, summarise
-from eval.prompts import Template, draw_shots, make_template
+from eval.language.prompts import Template, draw_shots, make_template
 from eval.task import Task
 from tests.eval.table_model import LETTERS, Letters, bigram, log_softmax, random_table
 from zoo.checkpoints import run_folder

@@ -11,8 +11,8 @@ from eval import finetune as tuning
 from eval.encode import encode
 from eval.finetune import FinetuneConfig, finetune, random_start, with_task_head
 from eval.kinds.classification import loss as classification
-from eval.planned_rate import make_plan, planned_rate
 from eval.predict import evaluate
+from eval.ways.planned_rate import make_plan, planned_rate
 from train.config import TrainConfig
 from train.schedule import make_schedule
 from zoo import InputError

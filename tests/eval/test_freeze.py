@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import zoo
 from eval import finetune as tuning
-from eval import freeze, lora
 from eval.finetune import FinetuneConfig, finetune, with_task_head
-from eval.planned_rate import make_plan, planned_optimizer
+from eval.ways import freeze, lora
+from eval.ways.planned_rate import make_plan, planned_optimizer
 from train.config import TrainConfig
 from zoo import InputError
 from zoo.layer_config import LayerConfig

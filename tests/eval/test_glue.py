@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eval import tasks
 from eval.examples import Example
-from eval.glue import GLUE, SUPERGLUE
+from eval.sources.glue import GLUE, SUPERGLUE
 from eval.tasks import load, locate
 from tests.eval.glue_files import HEADERS, mnli, write
 from zoo.errors import InputError

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from eval.cli import evaluate
-from eval.glue_command import table
+from eval.scores.glue_command import table
 
 
 def run(folder, task, test, labels=None, **others):

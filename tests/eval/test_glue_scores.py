@@ -2,8 +2,8 @@
 
 import pytest
 
-from eval.glue import GLUE
-from eval.glue_scores import PUBLISHED, SCORED, GlueTable
+from eval.scores.glue_scores import PUBLISHED, SCORED, GlueTable
+from eval.sources.glue import GLUE
 from zoo.errors import InputError
 
 SCORES = {

@@ -5,9 +5,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import leakage
-from eval.leakage import near_copies
-from eval.splits import normalise
+from eval.sources import leakage
+from eval.sources.leakage import near_copies
+from eval.sources.splits import normalise
 from eval.tasks import Example, load
 
 WORDS = st.lists(st.sampled_from("a b".split()), min_size=0, max_size=9).map(" ".join)

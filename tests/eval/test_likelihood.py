@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zoo
-from eval.likelihood import (
+from eval.language.likelihood import (
     encode_pairs,
     log_likelihoods,
     merge_prefixes,
@@ -18,7 +18,7 @@ from eval.likelihood import (
     shared_prefix,
     to_queries,
 )
-from eval.token_scores import Query, row_length, token_scores
+from eval.language.token_scores import Query, row_length, token_scores
 from tests import made_up
 from tests.eval.table_model import LETTERS, Letters, bigram, log_softmax, random_table
 from zoo.errors import InputError

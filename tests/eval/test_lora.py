@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zoo
-from eval import adapter_folder, lora
 from eval.cli import evaluate as command
 from eval.encode import encode
 from eval.finetune import FinetuneConfig, finetune, with_task_head
 from eval.predict import predict_encoded
+from eval.ways import adapter_folder, lora
 from tests.eval.test_freeze import filled, flat, network
 from zoo import InputError
 from zoo.checkpoints import run_folder

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import zoo
 from eval.cli import evaluate as command
-from eval.midtrain import excerpts, likeness, trained_form
+from eval.ways.midtrain import excerpts, likeness, trained_form
 from train import loop
 from train.config import RunConfig, TrainConfig
 from train.data.shards import write_shards

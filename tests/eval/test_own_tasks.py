@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from eval import tasks
-from eval.choices import Choice
 from eval.examples import Example
 from eval.kinds import Evaluation
 from eval.kinds.spans import Answered
-from eval.own_tasks import load_choices, load_own, load_spans, load_tagged
-from eval.predictions import prediction_files
-from eval.squad import Answer, SpanExample
-from eval.tagged import TaggedExample
+from eval.scores.predictions import prediction_files
+from eval.sources.choices import Choice
+from eval.sources.own_tasks import load_choices, load_own, load_spans, load_tagged
+from eval.sources.squad import Answer, SpanExample
+from eval.sources.tagged import TaggedExample
 from eval.task import Task
 from zoo import InputError
 

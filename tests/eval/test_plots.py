@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from eval import plots
-from eval.plots import Curve, Difference, LossCurve, differences, learning_curve, losses
-from eval.statistics import Interval, mean_interval
+from eval.experiment import plots
+from eval.experiment.plots import Curve, Difference, LossCurve, differences, learning_curve, losses
+from eval.experiment.statistics import Interval, mean_interval
 from zoo.errors import InputError
 
 POINTS = ((100, mean_interval([0.6, 0.62, 0.61])), (400, mean_interval([0.7, 0.72, 0.75])))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from eval import tasks
-from eval.published_tasks import PUBLISHED_TASKS
+from eval.sources.published_tasks import PUBLISHED_TASKS
 from eval.tasks import from_file, load
 from zoo.errors import InputError
 

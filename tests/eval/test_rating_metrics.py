@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import mean_absolute_error, mean_squared_error
 
 from eval.metrics import higher_is_better, score_ratings
-from eval.rating_metrics import Moments, pearson, ranks, spearman
+from eval.scores.rating_metrics import Moments, pearson, ranks, spearman
 from zoo.errors import InputError
 
 NUMBERS = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e3, 1e3, width=32))

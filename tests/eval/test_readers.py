@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from eval.readers import read_table, read_text
+from eval.sources.readers import read_table, read_text
 from zoo.errors import InputError
 
 

@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from eval import metrics, report, report_files
-from eval.cells import Cell, CellKey, key_of
-from eval.plots import LossCurve
-from eval.statistics import mean_interval
+from eval import metrics, report
+from eval.experiment import report_files
+from eval.experiment.cells import Cell, CellKey, key_of
+from eval.experiment.plots import LossCurve
+from eval.experiment.statistics import mean_interval
 from eval.tasks import Example, Splits, Task
 from zoo.errors import InputError
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval import metrics, rescore
+from eval import metrics
+from eval.experiment import rescore
 from eval.task import Task
 from zoo.errors import InputError
 

@@ -15,7 +15,7 @@ from eval.finetune import FinetuneConfig, finetune, with_task_head
 from eval.kinds import SPANS
 from eval.kinds.spans import _best_span, answers, choose_threshold, encode_questions, loss
 from eval.predict import evaluate, predict_encoded
-from eval.squad import Answer, SpanExample
+from eval.sources.squad import Answer, SpanExample
 from tests import made_up
 from zoo import InputError
 from zoo.tokenizer import load_tokenizer

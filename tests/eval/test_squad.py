@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.squad import (
+from eval.sources.squad import (
     Answer,
     SpanExample,
     answer_scores,

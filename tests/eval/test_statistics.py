@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval import rescore
-from eval.statistics import (
+from eval.experiment import rescore
+from eval.experiment.statistics import (
     Interval,
     McNemar,
     holm,

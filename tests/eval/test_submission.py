@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from eval import submission, tasks
+from eval import tasks
 from eval.cli import evaluate
-from eval.submission import hidden_sets, spelled
+from eval.scores import submission
+from eval.scores.submission import hidden_sets, spelled
 from tests.eval.glue_files import HEADERS, MNLI, mnli, write
 from zoo.errors import InputError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.tagged import TaggedExample, read
+from eval.sources.tagged import TaggedExample, read
 from eval.tasks import get, load, subset, texts
 from zoo.errors import InputError
 

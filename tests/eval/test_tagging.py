@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import zoo
 from eval.encode import collate
-from eval.entities import EntityCounts, total
 from eval.finetune import FinetuneConfig, finetune, with_task_head
 from eval.kinds import TAGGING
 from eval.kinds.tagging import encode_words, entity_counts, loss, pieces_of_words, unread_words
 from eval.predict import evaluate, predict_encoded
-from eval.tagged import TaggedExample
+from eval.scores.entities import EntityCounts, total
+from eval.sources.tagged import TaggedExample
 from tests import made_up
 from zoo import InputError
 from zoo.tokenizer import load_tokenizer

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import tasks
-from eval.splits import fraction, group_keys, normalise
+from eval.sources.splits import fraction, group_keys, normalise
 from eval.tasks import Example, from_file, load, subset, texts
 from zoo.errors import InputError
 

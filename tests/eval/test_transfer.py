@@ -9,15 +9,16 @@ import jax
 import numpy as np
 import pytest
 
-from eval import report, report_files, workbench
-from eval.cells import CellKey, read_all
+from eval import report
+from eval.experiment import report_files, workbench
+from eval.experiment.cells import CellKey, read_all
+from eval.experiment.folder_lock import only_here
+from eval.experiment.live import Live
+from eval.experiment.trial import Trial, check, examples_digest, fingerprint, limited, shuffled
 from eval.finetune import FinetuneConfig, NotFiniteError
-from eval.folder_lock import only_here
-from eval.live import Live
-from eval.tagged import TaggedExample
+from eval.sources.tagged import TaggedExample
 from eval.tasks import subset
 from eval.transfer import protocol, run
-from eval.trial import Trial, check, examples_digest, fingerprint, limited, shuffled
 from zoo import InputError
 from zoo.checkpoints import run_folder
 

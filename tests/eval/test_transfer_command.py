@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from eval import plan as planning
-from eval import report_files
 from eval.cli import evaluate
+from eval.experiment import plan as planning
+from eval.experiment import report_files
+from eval.experiment.live import Live
+from eval.experiment.trial import Trial, limited
 from eval.finetune import FinetuneConfig
-from eval.live import Live
-from eval.trial import Trial, limited
 
 SHORT = ["--max-length", "16", "--learning-rate", "0.003", "--epochs", "1", "--test-limit", "20"]
 

@@ -5,15 +5,16 @@ import random
 
 import pytest
 
-from eval import report, report_files
+from eval import report
+from eval.experiment import report_files
+from eval.experiment.live import Live
+from eval.experiment.plan import plan
+from eval.experiment.trial import Trial, check
 from eval.finetune import FinetuneConfig
-from eval.live import Live
-from eval.plan import plan
-from eval.tagged import TaggedExample
+from eval.sources.tagged import TaggedExample
 from eval.task import Task
 from eval.tasks import Example, Splits
 from eval.transfer import run
-from eval.trial import Trial, check
 from zoo import InputError
 
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=1, max_length=16)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 
-from eval.entities import count_entities, entities, total
+from eval.scores.entities import count_entities, entities, total
 
 TAGS = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("x", "y", "geo-loc"))]
 PAIRS = st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS))

@@ -11,7 +11,7 @@ import transformers
 from eval import finetune as tuning
 from eval.encode import Encoded, buckets, collate, encode, training_order
 from eval.finetune import FinetuneConfig, finetune, with_task_head
-from eval.planned_rate import make_plan, planned_rate
+from eval.ways.planned_rate import make_plan, planned_rate
 from tests.parity import reference
 from zoo.checkpoints import load
 from zoo.packages import CHECKPOINTS, cache_folder

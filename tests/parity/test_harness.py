@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from eval.cli import evaluate
-from eval.likelihood import encode_pairs, log_likelihoods
+from eval.language.likelihood import encode_pairs, log_likelihoods
 from eval.perplexity import measure
 from tests import made_up
 from zoo.checkpoints import run_folder
@@ -101,7 +101,7 @@ def files(tmp_path_factory, network):
 
 @pytest.fixture(scope="module")
 def adapter(network):
-    from eval.harness import OneblockLM
+    from eval.language.harness import OneblockLM
 
     return OneblockLM(*network, devices=jax.devices()[:1])
 
@@ -206,7 +206,7 @@ def test_a_chat_template_writes_pieces_and_messages_stay_text(adapter, network):
 
 
 def test_the_command_and_the_arguments_of_the_harness(network, files, tmp_path, capsys, results):
-    from eval.harness import OneblockLM
+    from eval.language.harness import OneblockLM
 
     folder = tmp_path / "run"
     folder.mkdir()
@@ -230,7 +230,7 @@ def test_the_reference_librarys_adapter_gives_the_same_numbers(network, tmp_path
     pytest.importorskip("accelerate", reason="the harness's own model class needs it")
     from lm_eval.models.huggingface import HFLM
 
-    from eval.harness import OneblockLM
+    from eval.language.harness import OneblockLM
 
     folder = made_up.json_tokenizer(tmp_path / "t")
     settings = json.loads((folder / "tokenizer_config.json").read_text())

@@ -1,0 +1,1 @@
+"""Language models measured: likelihoods, windows, prompts, options, exposure bias, the harness; and their commands."""

@@ -1,0 +1,1 @@
+"""Scores of some tasks: entities, ratings, GLUE and its submissions; predictions in the layouts they are read in."""
