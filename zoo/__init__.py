@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # for editors, which run nothing
     from zoo.config import ModelConfig
     from zoo.errors import InputError
     from zoo.forward import Output
-    from zoo.generation import generate
+    from zoo.generation import generate, stream
     from zoo.layer_config import LayerConfig, RotaryScaling
     from zoo.model import Model, with_head, with_image_size
     from zoo.registry import create, list_models
@@ -40,6 +40,7 @@ _HOMES = {
     "load": "zoo.checkpoints",
     "load_tokenizer": "zoo.tokenizer",
     "stack_layers": "zoo.stack",
+    "stream": "zoo.generation",
     "summarise": "zoo.summary",
     "unstack_layers": "zoo.stack",
     "with_head": "zoo.model",
@@ -62,6 +63,7 @@ __all__ = [
     "load",
     "load_tokenizer",
     "stack_layers",
+    "stream",
     "summarise",
     "unstack_layers",
     "with_head",

@@ -74,3 +74,23 @@ def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None =
 def write(buffer: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
     """buffer [B, S, ...] with new [B, T, ...] at slots start..start+T-1."""
     return jax.lax.dynamic_update_slice_in_dim(buffer, new.astype(buffer.dtype), start, axis=1)
+
+
+def take_rows(cache: Cache, rows: jax.Array) -> Cache:
+    """The cache of other rows: row i of the new one is row rows[i] of the old one. Scanned buffers have rows second."""
+
+    def buffer(x):
+        return jnp.take(x, rows, axis=x.ndim - 4)
+
+    return cache.replace(
+        keys=jax.tree.map(buffer, cache.keys),
+        values=jax.tree.map(buffer, cache.values),
+        valid=cache.valid[rows],
+        order=cache.order[rows],
+        segments=cache.segments[rows],
+    )
+
+
+def repeat_rows(cache: Cache, times: int) -> Cache:
+    """Each row `times` times, next to each other."""
+    return take_rows(cache, jnp.repeat(jnp.arange(cache.valid.shape[0]), times))

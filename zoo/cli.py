@@ -79,55 +79,6 @@ def explain(name: str, /, against: tuple[str, ...] = ()) -> None:
     print(explain_config(name, config, {other: _config_of(other) for other in others}))
 
 
-def generate(
-    path: str,
-    prompt: str,
-    /,
-    max_new_tokens: int = 64,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    seed: int = 0,
-) -> None:
-    """Continue a prompt with a causal language model.
-
-    Args:
-        path: a checkpoint folder with a tokenizer, or a run folder.
-        prompt: the text to continue.
-        max_new_tokens: at most this many tokens; the end-of-text token ends earlier.
-        temperature: 0 takes the likeliest token each time; 1 draws from the model's distribution.
-        top_k: draw among the k likeliest; 0 is off.
-        top_p: draw among the likeliest that together reach this probability; 1 is off.
-        seed: of the draws.
-
-    Examples:
-        python -m zoo generate runs/demo/gpt "The history of" --temperature 0.8 --top-k 40
-    """
-    import time
-
-    import jax
-
-    import zoo
-
-    model, params = zoo.load(path)
-    tokenizer = zoo.load_tokenizer(path)
-    start = time.perf_counter()
-    out = zoo.generate(
-        model,
-        params,
-        [prompt],
-        max_new_tokens=max_new_tokens,
-        tokenizer=tokenizer,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        key=jax.random.key(seed),
-    )
-    seconds = time.perf_counter() - start
-    print(prompt + out.texts[0])
-    print(f"\n[{out.lengths[0]} tokens in {seconds:.1f} s, compilation included]")
-
-
 def _config_of(name: str):
     from pathlib import Path
 
@@ -154,5 +105,6 @@ SUBCOMMANDS = {
     "import": "zoo.checkpoints.commands:import_checkpoint",
     "export": "zoo.checkpoints.commands:export_checkpoint",
     "check": "zoo.check.command:check",
-    "generate": generate,
+    "generate": "zoo.talk:generate",
+    "chat": "zoo.talk:chat",
 }

@@ -1,44 +1,60 @@
-"""Generation: the prompt in one pass, then one token a step with the key-value cache, on the device.
+"""Generation: texts that go on, all at once or piece by piece, with the key-value cache, on the device.
 
-    logits of the last position -> temperature, top-k, top-p -> draw -> append
+    logits of the last position -> bias, penalties, temperature, filters -> draw -> append        (zoo.decoding)
 """
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from zoo.cache import Cache
-from zoo.call_checks import require_key
-from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.model import Model
-from zoo.sampling import Sampling, draw
-from zoo.tokenizer import whole_ids
+from zoo.prompts import WANTED, TextStream, continuation, prompt_rows
+from zoo.sampling import Sampling
+from zoo.text_batch import TextBatch, require_decoder
 
-WANTED = "give texts, a list of ids for each prompt ([[1, 2]]), or ids [B, T]"
+__all__ = ["WANTED", "Generation", "Piece", "generate", "stream"]
+
+# Steps between two looks at the texts, where stop texts are given.
+LOOK = 16
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What was generated, without the prompts.
+    """What was generated, without the prompts. B = prompts x samples, the samples of a prompt next to each other.
 
     Attributes:
         tokens: int32 [B, max_new_tokens]; after a row has stopped, its stop token is repeated.
         lengths: int32 [B], tokens of each row, the stop token not counted.
-        log_probs: float32 [B, max_new_tokens], of each token under the model before temperature and filters; 0 after
-            the stop.
+        log_probs: float32 [B, max_new_tokens], of each token under the model before bias, penalties, temperature and
+            filters; 0 after the stop.
         texts: what follows each prompt, or None without a tokenizer.
+        stopped: bool [B], whether the row ended by a stop token or text, and not for want of room.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     log_probs: np.ndarray
     texts: list[str] | None = None
+    stopped: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a stream gives at a time.
+
+    Attributes:
+        text: whole characters, maybe none.
+        ids: the tokens read since the piece before.
+        finished: "" while it goes on, "stop" at a stop token or text, "length" where there is no more room.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    finished: str = ""
 
 
 def generate(
@@ -52,8 +68,18 @@ def generate(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+    banned_ids: Sequence[int] = (),
+    forced_ids: Sequence[int] = (),
     key: jax.Array | None = None,
+    samples: int = 1,
     stop_ids: Sequence[int] | None = None,
+    stop: Sequence[str] | str = (),
+    min_new_tokens: int = 0,
     cache_dtype: str | None = None,
 ) -> Generation:
     """Continues each prompt.
@@ -63,190 +89,160 @@ def generate(
         prompts: texts (with a tokenizer; BOS is put before each where its settings say so), lists of ids, or ids
             [B, T] with a padding_mask that may pad either side.
         max_new_tokens: steps, at most.
+        padding_mask: [B, T], 1 on real ids, for prompts given as an array.
         tokenizer: turns texts to ids and back; ids beyond its vocabulary are never drawn.
-        temperature, top_k, top_p: see zoo.sampling.Sampling.
-        key: random key (folded by row), or an array of keys, one a row; needed above temperature 0.
+        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: see
+            zoo.sampling.Sampling.
+        logit_bias: id -> what is added to its logit.
+        banned_ids: never drawn.
+        forced_ids: what each text begins with, whatever the model says.
+        key: random key (folded by row), or an array of keys, one a prompt; needed above temperature 0. A prompt with a
+            key of its own draws the same text in every batch.
+        samples: texts a prompt, where above 1 each with the prompt's key folded by the sample's number.
         stop_ids: a row ends at any of these; None for the tokenizer's stop_ids.
+        stop: texts at which a row ends; they are cut off. They need a tokenizer.
+        min_new_tokens: tokens before which no row ends by a stop id.
         cache_dtype: of cached keys and values; None for the model's dtype.
 
     Raises:
         InputError: an empty prompt, prompt plus new tokens beyond the model's positions, a model that is no causal
             language model, sampling values out of range.
     """
-    config = model.config
-    if config.image_size:
-        raise InputError("generation continues texts, and this model reads images")
-    if config.head != "lm" or config.visibility == "full":
-        raise InputError(
-            f'generation needs a causal language model; this one has visibility "{config.visibility}" and head '
-            f'"{config.head}"'
-        )
-    if max_new_tokens < 1:
-        raise InputError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
-    tokens, mask, rows = _as_batch(prompts, padding_mask, tokenizer, config.vocab_size)
-    batch, length = tokens.shape
-    longest = _longest(config)
-    if length + max_new_tokens > longest:
-        raise InputError(
-            f"a prompt of {length} tokens and {max_new_tokens} new ones exceed the model's {longest} "
-            f"positions; ask for at most {max(longest - length, 0)} new tokens"
-        )
-    limit = min(tokenizer.vocab_size, config.vocab_size) if tokenizer is not None else None
-    sampling = Sampling(float(temperature), top_k, float(top_p), limit)
-    sampling.check(config.vocab_size)
-    if sampling.temperature > 0 and key is None:
-        raise InputError("sampling above temperature 0 needs a key, such as jax.random.key(0)")
-    keys = _row_keys(jax.random.key(0) if key is None else key, batch)
-    if stop_ids is None:
-        ends = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
-        stop_ids = getattr(tokenizer, "stop_ids", ends)
-    cache = model.init_cache(batch, length + max_new_tokens, cache_dtype)
-    logits, cache = prefill(params, tokens, mask, cache, model=model)
-    out, log_probs, lengths = decode(
+    sampling = Sampling(
+        temperature=float(temperature),
+        top_k=top_k,
+        top_p=float(top_p),
+        min_p=float(min_p),
+        repetition_penalty=float(repetition_penalty),
+        presence_penalty=float(presence_penalty),
+        frequency_penalty=float(frequency_penalty),
+        logit_bias=logit_bias or {},
+        banned=tuple(banned_ids),
+        vocab_limit=None if tokenizer is None else min(tokenizer.vocab_size, model.config.vocab_size),
+    )
+    require_decoder(model.config)
+    rows = prompt_rows(prompts, padding_mask, tokenizer, model.config.vocab_size)
+    stop = (stop,) if isinstance(stop, str) else tuple(stop)
+    if stop and tokenizer is None:
+        raise InputError("stop texts need a tokenizer; give stop_ids without one")
+    if not all(stop):
+        raise InputError("a stop text is empty; it would end every text before its first character")
+    work = TextBatch(
+        model,
         params,
-        logits,
-        cache,
-        keys,
-        model=model,
-        sampling=sampling,
-        steps=max_new_tokens,
-        stop_ids=tuple(int(i) for i in stop_ids),
+        rows,
+        [sampling] * len(rows),
+        max_new_tokens=max_new_tokens,
+        key=key,
+        samples=samples,
+        stop_ids=_stop_ids(stop_ids, tokenizer),
+        least=min_new_tokens,
+        forced=forced_ids,
+        cache_dtype=cache_dtype,
     )
-    out, lengths = np.asarray(out), np.asarray(lengths)
-    texts = None
-    if tokenizer is not None:
-        texts = [
-            _continuation(tokenizer, prompt, row[:count].tolist())
-            for prompt, row, count in zip(rows, out, lengths, strict=True)
-        ]
-    return Generation(out, lengths, np.asarray(log_probs), texts)
+    prompts_of = [row for row in rows for _ in range(samples)]
+    if not stop:
+        work.advance(max_new_tokens)
+    while stop and not work.finished:
+        work.advance(work.step + LOOK)
+        texts = _texts(tokenizer, prompts_of, work)
+        work.end([any(word in text for word in stop) for text in texts])
+    tokens, lengths, log_probs = (np.array(x) for x in (work.now.tokens, work.now.lengths, work.now.log_probs))
+    ended = np.array(work.now.done)
+    for i, length in enumerate(lengths):  # the buffer has room beyond max_new_tokens, and a run may end early
+        filler = tokens[i, length] if ended[i] and length < work.step else 0
+        tokens[i, work.step :] = filler
+    tokens, log_probs = tokens[:, :max_new_tokens], log_probs[:, :max_new_tokens]
+    texts = None if tokenizer is None else _texts(tokenizer, prompts_of, work)
+    if stop:
+        for i, text in enumerate(texts):
+            places = [text.find(word) for word in stop if word in text]
+            if places:
+                texts[i], ended[i] = text[: min(places)], True
+                lengths[i] = _ids_within(tokenizer, prompts_of[i], tokens[i, : lengths[i]].tolist(), texts[i])
+    return Generation(tokens, lengths, log_probs, texts, ended)
 
 
-@functools.partial(jax.jit, static_argnames=("model",))
-def prefill(params, tokens, mask, cache: Cache, *, model: Model) -> tuple[jax.Array, Cache]:
-    """The prompt in one pass: logits [B, V] after each row's last real token, and the filled cache."""
-    length = tokens.shape[1]
-    last = length - 1 - jnp.argmax(mask[:, ::-1] != 0, axis=1)
-    out = model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=last[:, None].astype(jnp.int32))
-    return out.logits[:, 0], out.cache
+def stream(
+    model: Model,
+    params: dict[str, Any],
+    prompt: str | Sequence[int],
+    *,
+    tokenizer: Any,
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    key: jax.Array | None = None,
+    stop_ids: Sequence[int] | None = None,
+    stop: Sequence[str] | str = (),
+    cache_dtype: str | None = None,
+    every: int = 1,
+) -> Iterator[Piece]:
+    """Continues one prompt and gives the text as it comes; it is the text that `generate` would give.
 
+    Args:
+        model, params, tokenizer, max_new_tokens, stop_ids, stop, cache_dtype: as in `generate`.
+        prompt: a text or ids.
+        sampling: how tokens are drawn; None for greedy.
+        key: of the draws.
+        every: tokens a piece.
 
-@functools.partial(jax.jit, static_argnames=("model", "sampling", "steps", "stop_ids"))
-def decode(params, logits, cache: Cache, keys, *, model: Model, sampling: Sampling, steps: int, stop_ids: tuple):
-    """Up to `steps` tokens a row, ending early when every row has stopped.
-
-    Returns:
-        tokens int32 [B, steps], log-probabilities float32 [B, steps], lengths int32 [B].
+    Yields:
+        pieces; the last one says why it is the last. What might be the beginning of a stop text is held back.
     """
-    batch = logits.shape[0]
-    stops = jnp.asarray(stop_ids, jnp.int32)
-
-    def running(carry):
-        step, *_, done = carry
-        return (step < steps) & ~jnp.all(done)
-
-    def one_step(carry):
-        step, logits, cache, tokens, log_probs, lengths, done = carry
-        step_keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-        token = draw(logits, step_keys, sampling)
-        log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], axis=1)[:, 0]
-        if stop_ids:
-            ended = jnp.any(token[:, None] == stops, axis=1)
-            token = jnp.where(done, stops[0], token)
-        else:
-            ended = jnp.zeros_like(done)
-        tokens = tokens.at[:, step].set(token)
-        log_probs = log_probs.at[:, step].set(jnp.where(done, 0.0, log_prob))
-        done = done | ended
-        lengths = jnp.where(done, lengths, step + 1)
-        out = model.apply(params, token[:, None], cache=cache)
-        return step + 1, out.logits[:, 0], out.cache, tokens, log_probs, lengths, done
-
-    filler = stop_ids[0] if stop_ids else 0
-    start = (
-        jnp.int32(0),
-        logits,
-        cache,
-        jnp.full((batch, steps), filler, jnp.int32),
-        jnp.zeros((batch, steps), jnp.float32),
-        jnp.zeros((batch,), jnp.int32),
-        jnp.zeros((batch,), bool),
+    require_decoder(model.config)
+    rows = prompt_rows([prompt], None, tokenizer, model.config.vocab_size)
+    sampling = sampling or Sampling(vocab_limit=min(tokenizer.vocab_size, model.config.vocab_size))
+    work = TextBatch(
+        model,
+        params,
+        rows,
+        [sampling],
+        max_new_tokens=max_new_tokens,
+        key=key,
+        stop_ids=_stop_ids(stop_ids, tokenizer),
+        cache_dtype=cache_dtype,
     )
-    _, _, _, tokens, log_probs, lengths, _ = jax.lax.while_loop(running, one_step, start)
-    return tokens, log_probs, lengths
+    stop = (stop,) if isinstance(stop, str) else tuple(stop)
+    words, held, seen = TextStream(tokenizer, rows[0]), "", 0
+    while True:
+        count = int(work.now.lengths[0])
+        ids = tuple(np.asarray(work.now.tokens[0, seen:count]).tolist())
+        held, seen = held + words.add(ids), count
+        if work.finished:
+            held += words.end()
+        places = [held.find(word) for word in stop if word in held]
+        if places:
+            yield Piece(held[: min(places)], ids, "stop")
+            return
+        if work.finished:
+            yield Piece(held, ids, "stop" if bool(work.now.done[0]) else "length")
+            return
+        keep = max((_overlap(held, word) for word in stop), default=0)
+        yield Piece(held[: len(held) - keep], ids)
+        held = held[len(held) - keep :]
+        work.advance(work.step + every)
 
 
-def _as_batch(prompts, padding_mask, tokenizer, vocab_size) -> tuple[jax.Array, jax.Array, list[list[int]]]:
-    """Tokens int32 [B, T], mask [B, T], and the real ids of each row; lists are padded on the left to the longest."""
-    if hasattr(prompts, "ndim"):
-        tokens = np.asarray(prompts)
-        if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
-            raise InputError(f"prompts are {tokens.dtype} of shape {tokens.shape}; {WANTED}")
-        mask = np.ones(tokens.shape, np.int32) if padding_mask is None else np.asarray(padding_mask)
-        if mask.shape != tokens.shape or not np.isin(mask, (0, 1)).all():
-            raise InputError(f"padding_mask must be of 1 (real tokens) and 0, of the prompts' shape {tokens.shape}")
-        rows = [row[real != 0].tolist() for row, real in zip(tokens, mask, strict=True)]
-    else:
-        if isinstance(prompts, str):
-            prompts = [prompts]
-        if not isinstance(prompts, list | tuple):
-            raise InputError(f"prompts are a {type(prompts).__name__}; {WANTED}")
-        rows = [_ids(prompt, tokenizer) for prompt in prompts]
-        longest = max((len(row) for row in rows), default=0)
-        tokens = np.zeros((len(rows), longest), np.int32)
-        mask = np.zeros((len(rows), longest), np.int32)
-        for i, row in enumerate(rows):
-            tokens[i, longest - len(row) :] = row
-            mask[i, longest - len(row) :] = 1
-    if not rows:
-        raise InputError("there are no prompts")
-    for i, row in enumerate(rows):
-        if not row:
-            raise InputError(f"prompt {i} is empty: there is nothing to continue")
-        worst = max(row, key=lambda token: (token < 0, token))
-        if not 0 <= worst < vocab_size:
-            raise InputError(f"prompt {i} holds id {worst}, outside the vocabulary: 0 to {vocab_size - 1}")
-    return jnp.asarray(tokens, jnp.int32), jnp.asarray(mask, jnp.int32), rows
+def _stop_ids(given: Sequence[int] | None, tokenizer: Any) -> tuple[int, ...]:
+    if given is None:
+        ends = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+        given = getattr(tokenizer, "stop_ids", ends)
+    return tuple(int(token) for token in given)
 
 
-def _continuation(tokenizer: Any, prompt: list[int], new: list[int]) -> str:
-    """The text that `new` adds to the prompt's: decoded alone, a first piece would lose the space before it."""
-    before, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + new)
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(new)
+def _texts(tokenizer: Any, prompts: list[list[int]], work: TextBatch) -> list[str]:
+    tokens, lengths = np.asarray(work.now.tokens), np.asarray(work.now.lengths)
+    return [
+        continuation(tokenizer, prompt, row[:count].tolist())
+        for prompt, row, count in zip(prompts, tokens, lengths, strict=True)
+    ]
 
 
-def _ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
-    if not isinstance(prompt, str):
-        if not hasattr(prompt, "__iter__") or isinstance(prompt, bytes | dict):
-            raise InputError(f"a prompt is {prompt!r:.40}; {WANTED}")
-        return whole_ids(prompt)
-    if tokenizer is None:
-        raise InputError("prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)")
-    ids = tokenizer.encode(prompt)
-    # A tokenizer of the zoo says whether texts begin with BOS (OPT's do, though its BOS is its EOS too); others do not.
-    other = tokenizer.bos_id not in (None, tokenizer.eos_id)
-    return [tokenizer.bos_id, *ids] if getattr(tokenizer, "adds_bos", other) else ids
+def _ids_within(tokenizer: Any, prompt: list[int], ids: list[int], text: str) -> int:
+    """How many of the ids it takes to say `text`."""
+    return next(n for n in range(len(ids) + 1) if continuation(tokenizer, prompt, ids[:n]).startswith(text))
 
 
-def _longest(config: ModelConfig) -> int:
-    """Tokens of a text: max_positions, or what a rotary scaling stretches the trained length to.
-
-    Folders keep the trained length in max_position_embeddings where the scaling is dynamic, and often where it is
-    linear or YaRN.
-    """
-    scaling = config.rotary_scaling
-    if config.positions != "rotary" or scaling is None:
-        return config.max_positions
-    trained = config.max_positions if scaling.kind == "linear" else scaling.original_max_positions
-    return max(config.max_positions, int(scaling.factor * trained))
-
-
-def _row_keys(key: jax.Array, batch: int) -> jax.Array:
-    require_key("key", key)
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.wrap_key_data(jnp.asarray(key))
-    if key.ndim == 0:
-        return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(batch))
-    if key.shape != (batch,):
-        raise InputError(f"key has shape {key.shape}; give one key, or one a row: ({batch},)")
-    return key
+def _overlap(text: str, word: str) -> int:
+    """Characters at the end of `text` that may be the beginning of `word`."""
+    return next((n for n in range(min(len(text), len(word) - 1), 0, -1) if text.endswith(word[:n])), 0)

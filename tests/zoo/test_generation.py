@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import zoo
+from zoo import text_batch
 from zoo.errors import InputError
-from zoo.generation import WANTED
+from zoo.generation import WANTED, stream
 from zoo.layer_config import RotaryScaling
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
@@ -170,6 +171,17 @@ def test_texts_keep_the_space_between_the_prompt_and_what_follows(made):
             "padding_mask must be of 1 (real tokens) and 0, of the prompts' shape (1, 2)",
         ),
         (["hello"], {}, "prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)"),
+        ([[1]], {"samples": 0}, "samples is 0; it must be at least 1"),
+        ([[1]], {"min_new_tokens": 6}, "min_new_tokens is 6; it must be from 0 to max_new_tokens, 5"),
+        ([[1]], {"stop_ids": [48]}, "stop_ids holds id 48, outside the vocabulary: 0 to 47"),
+        ([[1]], {"forced_ids": [-1]}, "forced_ids holds id -1, outside the vocabulary: 0 to 47"),
+        ([[1]], {"banned_ids": [48]}, "banned names id 48; ids go from 0 to 47"),
+        ([[1]], {"stop": "end"}, "stop texts need a tokenizer; give stop_ids without one"),
+        (
+            [[1]],
+            {"banned_ids": range(47), "stop_ids": [47], "min_new_tokens": 1},
+            "min_new_tokens asks for more where all but the stop ids are banned",
+        ),
     ],
 )
 def test_bad_input_is_one_line(made, prompts, settings, message):
@@ -183,3 +195,65 @@ def test_encoders_are_refused():
     model = zoo.create("bert-tiny", vocab_size=48)
     with pytest.raises(InputError, match='generation needs a causal language model; this one has visibility "full"'):
         zoo.generate(model, {}, [[1]], max_new_tokens=1)
+
+
+def test_samples_of_a_prompt_are_its_rows_next_to_each_other(made):
+    """The key of sample j of row i is fold_in(fold_in(key, i), j), so each can be drawn again by itself."""
+    model, params = made
+    key = jax.random.key(7)
+    out = zoo.generate(model, params, PROMPTS, max_new_tokens=NEW, temperature=2.0, key=key, samples=3)
+    assert out.tokens.shape == (6, NEW) and len({tuple(row) for row in out.tokens.tolist()}) > 3
+    again = jax.random.fold_in(jax.random.fold_in(key, 1), 2)
+    alone = zoo.generate(model, params, PROMPTS[1:], max_new_tokens=NEW, temperature=2.0, key=again[None])
+    assert out.tokens[5].tolist() == alone.tokens[0].tolist()
+
+
+def test_forced_and_banned_tokens_and_the_least_length(made):
+    model, params = made
+    free = zoo.generate(model, params, PROMPTS, max_new_tokens=NEW).tokens
+    forced = zoo.generate(model, params, PROMPTS, max_new_tokens=NEW, forced_ids=[9, 8])
+    assert forced.tokens[:, :2].tolist() == [[9, 8]] * 2
+    longer = [prompt + [9, 8] for prompt in PROMPTS]
+    assert forced.tokens[:, 2:].tolist() == zoo.generate(model, params, longer, max_new_tokens=NEW - 2).tokens.tolist()
+    gone = set(free[0].tolist())
+    banned = zoo.generate(model, params, PROMPTS[:1], max_new_tokens=NEW, banned_ids=gone)
+    assert not gone & set(banned.tokens[0].tolist())
+    stop = int(free[0, 0])
+    held = zoo.generate(model, params, PROMPTS[:1], max_new_tokens=NEW, stop_ids=[stop], min_new_tokens=3)
+    assert held.lengths[0] >= 3 and stop not in held.tokens[0, :3].tolist()
+
+
+def test_a_repetition_penalty_looks_back_on_the_prompt_too(made):
+    """A huge one keeps every id of prompt and text from coming again, where any other id has a logit above theirs."""
+    model, params = made
+    out = zoo.generate(model, params, [[1, 2, 3]], max_new_tokens=20, repetition_penalty=1e6)
+    ids = [1, 2, 3, *out.tokens[0].tolist()]
+    assert len(set(ids)) == len(ids)
+    once = zoo.generate(model, params, [[1, 2, 3]], max_new_tokens=20, presence_penalty=1e6)
+    assert len(set(once.tokens[0].tolist())) == 20
+
+
+def test_a_prompt_read_in_chunks_gives_the_same_text(made, monkeypatch):
+    model, params = made
+    rows = [list(range(1, 22)), [5, 6, 7]]
+    whole = zoo.generate(model, params, rows, max_new_tokens=NEW)
+    monkeypatch.setattr(text_batch, "CHUNK", 16)
+    parts = zoo.generate(model, params, rows, max_new_tokens=NEW)
+    assert parts.tokens.tolist() == whole.tokens.tolist()
+    np.testing.assert_allclose(parts.log_probs, whole.log_probs, atol=1e-5)
+
+
+def test_a_stream_is_the_text_of_generate_with_its_stops(made):
+    model, params = made
+    settings = dict(max_new_tokens=8, tokenizer=Spaced())
+    for stop, reason in (((), "length"), ((" 9 9", " 3"), None)):
+        whole = zoo.generate(model, params, ["123"], stop_ids=(), stop=stop, **settings)
+        pieces = list(stream(model, params, "123", stop_ids=(), stop=stop, every=2, **settings))
+        assert "".join(piece.text for piece in pieces) == whole.texts[0]
+        assert [piece.finished for piece in pieces[:-1]] == [""] * (len(pieces) - 1)
+        assert pieces[-1].finished == (reason or ("stop" if whole.stopped[0] else "length"))
+    free = zoo.generate(model, params, ["123"], stop_ids=(), **settings)
+    word = free.texts[0][4:6]
+    cut = zoo.generate(model, params, ["123"], stop_ids=(), stop=word, **settings)
+    assert cut.stopped[0] and cut.texts[0] == free.texts[0][: free.texts[0].index(word)]
+    assert len(cut.texts[0].split()) == cut.lengths[0]

@@ -1,0 +1,161 @@
+"""Two compiled programs that continue texts: the prompt in one pass, then a loop on the device, one token a step.
+
+    begin      prompts -> cache, first token                        cost: one pass over the prompt
+    advance    token -> key-value cache -> logits -> next token     until a step, or until every row has ended
+
+Both give a Progress back, and `advance` goes on from one: text that is streamed step by step and text that is made in
+one call come from the same program.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from zoo.cache import Cache, repeat_rows
+from zoo.model import Model
+from zoo.sampling import Memory, Parts, Settings, choose, empty_memory
+
+
+@struct.dataclass
+class Progress:
+    """Texts at work.
+
+    Attributes:
+        step: int32 scalar, tokens chosen so far in each row.
+        tokens: int32 [B, N]; after a row has ended, its stop token.
+        log_probs: float32 [B, N], under the model before bias, temperature and filters; 0 after the end.
+        lengths: int32 [B], tokens of each row, the stop token not counted.
+        done: bool [B].
+        last: int32 [B], the token that the next step reads.
+        keys: [B] random keys.
+        cache: keys and values of prompt and tokens, all but `last`.
+        memory: what penalties look back on.
+    """
+
+    step: jax.Array
+    tokens: jax.Array
+    log_probs: jax.Array
+    lengths: jax.Array
+    done: jax.Array
+    last: jax.Array
+    keys: jax.Array
+    cache: Cache
+    memory: Memory
+
+
+@struct.dataclass
+class Rules:
+    """What decides tokens, as data.
+
+    Attributes:
+        settings: of sampling, a value a row.
+        stops: int32 [n], ids that end a row.
+        least: int32 scalar, tokens before which no row ends.
+        forced: int32 [m], what each row begins with.
+    """
+
+    settings: Settings
+    stops: jax.Array
+    least: jax.Array
+    forced: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("cache",))
+def read(params: Any, tokens: jax.Array, mask: jax.Array, cache: Cache, *, model: Model) -> Cache:
+    """A part of the prompts [B, C] into the cache, without logits: for prompts that are read in chunks."""
+    return model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=False).cache
+
+
+@functools.partial(jax.jit, static_argnames=("model", "parts", "steps", "samples"))
+def begin(
+    params: Any,
+    tokens: jax.Array,
+    mask: jax.Array,
+    cache: Cache,
+    keys: jax.Array,
+    rules: Rules,
+    whole: tuple[jax.Array, jax.Array],
+    *,
+    model: Model,
+    parts: Parts,
+    steps: int,
+    samples: int = 1,
+) -> Progress:
+    """The prompts' (last) tokens in one pass, and the first token of each row.
+
+    Args:
+        tokens, mask: int32 [P, C], padded on the left.
+        cache: holds what was read before.
+        keys: [P samples] random keys.
+        rules: of P samples rows.
+        whole: all tokens of the prompts and their mask, [P, T]: what the repetition penalty looks back on.
+        steps: N, room for tokens.
+        samples: rows a prompt.
+    """
+    last = jnp.full((tokens.shape[0], 1), tokens.shape[1] - 1)
+    out = model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=last)
+    logits, cache = out.logits[:, 0], out.cache
+    memory = empty_memory(parts, *whole, logits.shape[-1])
+    if samples > 1:
+        logits, memory = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), (logits, memory))
+        cache = repeat_rows(cache, samples)
+    rows = logits.shape[0]
+    progress = Progress(
+        step=jnp.int32(0),
+        tokens=jnp.zeros((rows, steps), jnp.int32),
+        log_probs=jnp.zeros((rows, steps), jnp.float32),
+        lengths=jnp.zeros((rows,), jnp.int32),
+        done=jnp.zeros((rows,), bool),
+        last=jnp.zeros((rows,), jnp.int32),
+        keys=keys,
+        cache=cache,
+        memory=memory,
+    )
+    return _chosen(progress, logits, cache, rules, parts)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "parts"), donate_argnames=("progress",))
+def advance(
+    params: Any, progress: Progress, rules: Rules, until: jax.Array, *, model: Model, parts: Parts
+) -> Progress:
+    """Goes on to step `until`, or until every row has ended."""
+
+    def running(now):
+        return (now.step < until) & ~jnp.all(now.done)
+
+    def one_step(now):
+        out = model.apply(params, now.last[:, None], cache=now.cache)
+        return _chosen(now, out.logits[:, 0], out.cache, rules, parts)
+
+    return jax.lax.while_loop(running, one_step, progress)
+
+
+def _chosen(now: Progress, logits: jax.Array, cache: Cache, rules: Rules, parts: Parts) -> Progress:
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, now.step))(now.keys)
+    stops, allowed = rules.stops, logits
+    if stops.shape[0]:
+        early = now.step < rules.least
+        allowed = logits.at[:, stops].set(jnp.where(early, -jnp.inf, logits[:, stops]))
+    token = choose(allowed, keys, parts, rules.settings, now.memory)
+    if rules.forced.shape[0]:
+        count = rules.forced.shape[0]
+        token = jnp.where(now.step < count, rules.forced[jnp.minimum(now.step, count - 1)], token)
+    log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), token[:, None], axis=1)[:, 0]
+    ended = jnp.any(token[:, None] == stops, axis=1) if stops.shape[0] else jnp.zeros_like(now.done)
+    ended = ended & (now.step >= rules.least)
+    token = jnp.where(now.done, now.last, token)
+    done = now.done | ended
+    return Progress(
+        step=now.step + 1,
+        tokens=now.tokens.at[:, now.step].set(token),
+        log_probs=now.log_probs.at[:, now.step].set(jnp.where(now.done, 0.0, log_prob)),
+        lengths=jnp.where(done, now.lengths, now.step + 1),
+        done=done,
+        last=token,
+        keys=now.keys,
+        cache=cache,
+        memory=now.memory.add(token, ~now.done),
+    )

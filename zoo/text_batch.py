@@ -1,0 +1,175 @@
+"""A batch of texts at work: what the compiled programs of zoo.decoding get, and where they stand.
+
+Prompts are padded on the left to one of a few lengths, and the cache has one of a few capacities, so that calls of
+like size share their programs. Neither changes a text: padding is not seen and not counted.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from zoo.call_checks import require_key
+from zoo.config import ModelConfig
+from zoo.decoding import Progress, Rules, advance, begin, read
+from zoo.errors import InputError
+from zoo.model import Model
+from zoo.prompts import left_padded
+from zoo.sampling import Sampling, for_rows
+
+# Ids of a prompt that are read in one pass: the memory of a pass grows with it, and longer prompts share its program.
+CHUNK = 512
+
+
+class TextBatch:
+    """Texts between two advances; arguments as in zoo.generation.generate, one Sampling a prompt."""
+
+    def __init__(
+        self,
+        model: Model,
+        params: Any,
+        rows: list[list[int]],
+        samplings: list[Sampling],
+        *,
+        max_new_tokens: int,
+        key: Any = None,
+        stop_ids: tuple[int, ...] = (),
+        samples: int = 1,
+        least: int = 0,
+        forced: Sequence[int] = (),
+        cache_dtype: str | None = None,
+    ):
+        config = model.config
+        vocabulary, length, longest = config.vocab_size, max(len(row) for row in rows), longest_text(config)
+        if max_new_tokens < 1:
+            raise InputError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
+        if length + max_new_tokens > longest:
+            raise InputError(
+                f"a prompt of {length} tokens and {max_new_tokens} new ones exceed the model's {longest} "
+                f"positions; ask for at most {max(longest - length, 0)} new tokens"
+            )
+        if samples < 1:
+            raise InputError(f"samples is {samples}; it must be at least 1")
+        if not 0 <= least <= max_new_tokens:
+            raise InputError(f"min_new_tokens is {least}; it must be from 0 to max_new_tokens, {max_new_tokens}")
+        for sampling in samplings:
+            sampling.check(vocabulary)
+            if sampling.temperature > 0 and key is None:
+                raise InputError("sampling above temperature 0 needs a key, such as jax.random.key(0)")
+        for name, ids in (("stop_ids", stop_ids), ("forced_ids", forced)):
+            for token in ids:
+                if not 0 <= int(token) < vocabulary:
+                    raise InputError(f"{name} holds id {token}, outside the vocabulary: 0 to {vocabulary - 1}")
+        keys = _row_keys(jax.random.key(0) if key is None else key, len(rows))
+        if samples > 1:
+            fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+            keys = fold(keys, jnp.arange(samples)).reshape(-1)
+        self._model, self._params, self._most = model, params, max_new_tokens
+        self._parts, settings = for_rows([one for one in samplings for _ in range(samples)], vocabulary)
+        if least and not np.isfinite(_without(settings.offsets, stop_ids)).any(axis=-1).all():
+            raise InputError("min_new_tokens asks for more where all but the stop ids are banned")
+        self._rules = Rules(
+            settings,
+            jnp.asarray(stop_ids, jnp.int32),
+            jnp.int32(least),
+            jnp.asarray(list(forced)[:max_new_tokens], jnp.int32),
+        )
+        room, wide = _sizes(config, length, max_new_tokens, longest)
+        tokens, mask = left_padded(rows, wide)
+        cache = model.init_cache(len(rows), wide + room, cache_dtype)
+        whole = (jnp.asarray(tokens), jnp.asarray(mask))
+        head = (wide - 1) // CHUNK * CHUNK if wide > CHUNK else 0
+        for start in range(0, head, CHUNK):
+            part = slice(start, start + CHUNK)
+            cache = read(params, tokens[:, part], mask[:, part], cache, model=model)
+        self.now: Progress = begin(
+            params,
+            whole[0][:, head:],
+            whole[1][:, head:],
+            cache,
+            keys,
+            self._rules,
+            whole,
+            model=model,
+            parts=self._parts,
+            steps=room,
+            samples=samples,
+        )
+
+    @property
+    def step(self) -> int:
+        """Tokens a row so far."""
+        return int(self.now.step)
+
+    @property
+    def finished(self) -> bool:
+        """No row goes on."""
+        return self.step >= self._most or bool(self.now.done.all())
+
+    def advance(self, until: int) -> None:
+        """Goes on to step `until`."""
+        last = jnp.int32(min(until, self._most))
+        self.now = advance(self._params, self.now, self._rules, last, model=self._model, parts=self._parts)
+
+    def end(self, rows: Sequence[bool]) -> None:
+        """Ends these rows here."""
+        self.now = self.now.replace(done=self.now.done | jnp.asarray(rows))
+
+
+def require_decoder(config: ModelConfig) -> None:
+    """Raises InputError unless the model is a causal language model."""
+    if config.image_size:
+        raise InputError("generation continues texts, and this model reads images")
+    if config.head != "lm" or config.visibility == "full":
+        raise InputError(
+            f'generation needs a causal language model; this one has visibility "{config.visibility}" and head '
+            f'"{config.head}"'
+        )
+
+
+def longest_text(config: ModelConfig) -> int:
+    """Tokens of a text: max_positions, or what a rotary scaling stretches the trained length to.
+
+    Folders keep the trained length in max_position_embeddings where the scaling is dynamic, and often where it is
+    linear or YaRN.
+    """
+    scaling = config.rotary_scaling
+    if config.positions != "rotary" or scaling is None:
+        return config.max_positions
+    trained = config.max_positions if scaling.kind == "linear" else scaling.original_max_positions
+    return max(config.max_positions, int(scaling.factor * trained))
+
+
+def _sizes(config: ModelConfig, length: int, new: int, longest: int) -> tuple[int, int]:
+    """(room for new tokens, width of the prompts), rounded up to few values where that changes no number."""
+    if config.rotary_scaling is not None and config.rotary_scaling.by_length:
+        return new, length  # there the capacity is what the angles go by
+    width = _up(length, 32 if length <= CHUNK else CHUNK)
+    capacity = _up(width + new, 128 if width + new <= 1024 else 512)
+    fits = [(capacity - width, width), (new, width), (new, length)]
+    return next(pair for pair in fits if sum(pair) <= longest)
+
+
+def _up(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def _without(offsets: jax.Array | None, ids: tuple[int, ...]) -> np.ndarray:
+    if offsets is None:
+        return np.zeros(1)
+    left = np.array(offsets)
+    left[:, list(ids)] = -np.inf
+    return left
+
+
+def _row_keys(key: jax.Array, batch: int) -> jax.Array:
+    require_key("key", key)
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(jnp.asarray(key))
+    if key.ndim == 0:
+        return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(batch))
+    if key.shape != (batch,):
+        raise InputError(f"key has shape {key.shape}; give one key, or one a row: ({batch},)")
+    return key
