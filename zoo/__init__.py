@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors, which run nothing
+    from zoo.beams import beam_search
     from zoo.cache import Cache
     from zoo.checkpoints import export, load
     from zoo.config import ModelConfig
@@ -33,6 +34,7 @@ _HOMES = {
     "Output": "zoo.forward",
     "RotaryScaling": "zoo.layer_config",
     "Tokenizer": "zoo.tokenizer",
+    "beam_search": "zoo.beams",
     "create": "zoo.registry",
     "export": "zoo.checkpoints",
     "generate": "zoo.generation",
@@ -56,6 +58,7 @@ __all__ = [
     "Output",
     "RotaryScaling",
     "Tokenizer",
+    "beam_search",
     "create",
     "export",
     "generate",

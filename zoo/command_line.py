@@ -30,6 +30,7 @@ from typing import Annotated, Any
 from zoo.command_errors import describe, fault, flatten, in_options
 from zoo.command_help import shown, stand_in, unwrapped
 from zoo.errors import InputError, nearest
+from zoo.tpu_machine import answer_for_none
 
 Subcommand = Callable[..., Any] | str
 BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -81,6 +82,7 @@ def run(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     function = None
+    answer_for_none()
     try:
         if words[:1] == ["help"] and "help" not in subcommands:
             words = words[1:] + ["--help"]

@@ -1,0 +1,88 @@
+"""Beam search against a search of everything, rows alone, and greedy."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import zoo
+from zoo.beams import beam_search
+from zoo.errors import InputError
+
+VOCABULARY, STEPS, STOP = 8, 3, 7
+PROMPTS = [[1, 2, 3], [4, 5]]
+
+
+@pytest.fixture(scope="module")
+def made():
+    model = zoo.create("llama-tiny", vocab_size=VOCABULARY, embed_dim=32, mlp_dim=64, max_positions=32)
+    params = jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 1 else leaf, model.init(jax.random.key(2)))
+    return model, params
+
+
+def everything(model, params, prompt, penalty):
+    """All texts of up to three tokens that stop, or have three, with their scores, best first."""
+    lines = np.asarray(list(itertools.product(range(VOCABULARY), repeat=STEPS)))
+    rows = np.concatenate([np.tile(prompt, (len(lines), 1)), lines], axis=1)
+    log_probs = np.asarray(jax.nn.log_softmax(model.apply(params, rows).logits))[:, len(prompt) - 1 : -1]
+    each = np.take_along_axis(log_probs, lines[..., None], axis=2)[..., 0]
+    found = {}
+    for line, values in zip(lines.tolist(), each, strict=True):
+        count = line.index(STOP) + 1 if STOP in line else STEPS
+        found[tuple(line[:count])] = values[:count].sum() / count**penalty
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, -0.5])
+def test_a_wide_beam_finds_the_best_of_all_texts(made, penalty):
+    """A width of four is half of the vocabulary: the best is found unless its beginning is fifth or worse."""
+    model, params = made
+    out = beam_search(
+        model, params, PROMPTS, max_new_tokens=STEPS, beams=4, length_penalty=penalty, stop_ids=[STOP]
+    )
+    for i, prompt in enumerate(PROMPTS):
+        best = everything(model, params, prompt, penalty)
+        text = tuple(out.tokens[i, 0, : out.lengths[i, 0]].tolist())
+        assert text == best[0][0]
+        np.testing.assert_allclose(out.scores[i, 0], best[0][1], atol=1e-5)
+        scores = dict(best)
+        for k in range(4):  # every text that is given has the score that it says, and they fall
+            text = tuple(out.tokens[i, k, : out.lengths[i, k]].tolist())
+            np.testing.assert_allclose(out.scores[i, k], scores[text], atol=1e-5)
+        assert (np.diff(out.scores[i]) <= 0).all()
+
+
+def test_a_row_is_what_it_is_alone(made):
+    model, params = made
+    given = dict(max_new_tokens=STEPS, beams=2, stop_ids=[STOP])
+    together = beam_search(model, params, PROMPTS, **given)
+    alone = beam_search(model, params, PROMPTS[1:], **given)
+    assert together.tokens[1].tolist() == alone.tokens[0].tolist()
+    np.testing.assert_allclose(together.scores[1], alone.scores[0], atol=1e-5)
+
+
+def test_a_beam_of_one_is_greedy(made):
+    model, params = made
+    out = beam_search(model, params, PROMPTS, max_new_tokens=STEPS, beams=1, stop_ids=())
+    assert out.tokens[:, 0].tolist() == zoo.generate(model, params, PROMPTS, max_new_tokens=STEPS).tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"beams": 0}, "beams is 0; it must be from 1 to half of the vocabulary, 4"),
+        ({"beams": 5}, "beams is 5; it must be from 1 to half of the vocabulary, 4"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan; it must be a number, such as 1.0"),
+        ({"stop_ids": [8]}, "stop_ids holds id 8, outside the vocabulary: 0 to 7"),
+        (
+            {"max_new_tokens": 30},
+            "a prompt of 3 tokens and 30 new ones do not fit the model's 32 positions; ask for 1 to 29 new tokens",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(made, settings, message):
+    model, params = made
+    with pytest.raises(InputError) as caught:
+        beam_search(model, params, PROMPTS, **({"max_new_tokens": STEPS} | settings))
+    assert str(caught.value) == message
