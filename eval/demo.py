@@ -174,7 +174,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
         try:
             self.seconds = dict(json.loads(self.path.read_text("utf-8"))["seconds"])
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             pass
         self._names: list[str] = []
 
@@ -188,7 +188,7 @@ class Stages:
         if not (self.reused and name in self.seconds):
             self.seconds[name] = time.perf_counter() - began
         plain = {"config": self.config, "seconds": self.seconds}
-        write_atomically(self.path, json.dumps(plain, indent=1) + "\n")
+        write_atomically(self.path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
     def told(self) -> list[str]:
         """ "bert 2:31" for each stage of this run."""

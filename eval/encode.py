@@ -88,6 +88,7 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, config: ModelConfi
     framed, truncated = [], 0
     for a, b in zip(first, second, strict=True):
         whole = len(tokenizer.frame(a, b, style=style)[0])
+        require_room(max_length, whole - len(a) - len(b or ()), 1 if b is None else 2)
         framed.append(tokenizer.frame(a, b, style=style, max_length=max_length))
         truncated += whole > max_length
     return Encoded(
@@ -113,6 +114,15 @@ def check(examples: Sequence[Any], tokenizer: Tokenizer, config: ModelConfig, ma
         raise InputError(
             f"the tokenizer has {tokenizer.vocab_size} pieces but the model's vocabulary {config.vocab_size}: "
             "they do not belong together"
+        )
+
+
+def require_room(max_length: int, specials: int, texts: int = 1) -> None:
+    """Raises InputError where no piece of a text (of each of two) fits beside the special pieces."""
+    if max_length < specials + texts:
+        raise InputError(
+            f"max_length is {max_length}: beside {specials} special pieces no piece of a text fits; take "
+            f"{specials + texts} or more"
         )
 
 

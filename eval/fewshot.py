@@ -90,7 +90,7 @@ class Summary:
 
     Attributes:
         shots, method: which.
-        accuracy: mean over seeds, with its interval (none for one seed).
+        accuracy: mean over seeds, with its interval by Student's t, cut off at 0 and 1 (none for one seed).
         macro_f1: mean over seeds.
         on_texts: the same accuracy with its interval over test texts, the seeds taken as they are.
         seeds_range: least and greatest accuracy of a seed (the mean over its orders).
@@ -188,9 +188,9 @@ def summarise(prompted: Sequence[Prompted]) -> list[Summary]:
                 Summary(
                     count,
                     method,
-                    mean_interval(means),
+                    mean_interval(means, bounds=(0.0, 1.0)),
                     float(np.mean([np.mean([score["macro_f1"] for score in scores]) for scores in by_seed])),
-                    mean_interval(np.mean([one.right(method) for one in group], axis=0)),
+                    mean_interval(np.mean([one.right(method) for one in group], axis=0), bounds=(0.0, 1.0)),
                     (min(means), max(means)),
                     float(np.mean(ranges)) if ranges else None,
                     sum(one.lost for one in group),

@@ -23,7 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from eval.encode import Encoded, collate, training_order
 from eval.kinds import CLASSIFICATION, Kind
 from eval.packing import pack, packs, rows_a_step
-from eval.predict import data_parallel, place, whole_rows
+from eval.predict import NotFiniteError, data_parallel, place, whole_rows
 from eval.tasks import Example
 from eval.ways import freeze, lora
 from eval.ways.class_weights import check_labels, weighed
@@ -45,10 +45,6 @@ __all__ = ["FinetuneConfig", "Finetuned", "NotFiniteError", "finetune", "random_
 HEAD_KEY, START_KEY, LORA_KEY = 2**31 - 1, 2**31 - 2, 2**31 - 3
 # Seconds between two looks at the loss, each of which waits for the device.
 LOOK = 1.0
-
-
-class NotFiniteError(InputError):
-    """A loss or gradient that is not finite: the rate is too high, or the checkpoint is not sound."""
 
 
 @dataclass(frozen=True, eq=False)

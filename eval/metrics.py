@@ -15,10 +15,11 @@ from eval.scores.rating_metrics import RATING_METRICS, score_ratings
 from zoo.errors import InputError, nearest
 
 __all__ = ["METRICS", "RATING_METRICS", "accuracy", "confusion", "f1", "higher_is_better", "macro_f1", "matthews"]
-__all__ += ["metric", "micro_f1", "score", "score_ratings", "spoken_name"]
+__all__ += ["bounds", "metric", "micro_f1", "score", "score_ratings", "spoken_name"]
 
 SPOKEN = {"f1": "F1", "macro_f1": "macro-F1", "micro_f1": "micro-F1", "pearson": "Pearson", "spearman": "Spearman"}
 SPOKEN |= {"matthews": "Matthews", "entity_f1": "entity F1", "answer_f1": "answer F1"}
+CORRELATIONS = ("pearson", "spearman", "matthews")
 ERRORS = ("loss", "mean_absolute_error", "mean_squared_error", "perplexity", "bits_per_byte")
 
 
@@ -64,6 +65,14 @@ def spoken_name(metric: str) -> str:
 def higher_is_better(metric: str) -> bool:
     """False for errors and losses: what "the best checkpoint by a metric" goes by."""
     return metric not in ERRORS
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """The least and the greatest value that a metric can have; "SET/metric" is the metric of a further test set."""
+    name = metric.rpartition("/")[2]
+    if name in CORRELATIONS:
+        return -1.0, 1.0
+    return 0.0, float("inf") if name in ERRORS or name == "unread_words" else 1.0
 
 
 def accuracy(counts: np.ndarray) -> float:

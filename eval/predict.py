@@ -20,6 +20,10 @@ from zoo.tokenizer import Tokenizer
 READ = ("tokens", "segment_ids", "token_types", "weights")
 
 
+class NotFiniteError(InputError):
+    """A loss, a gradient or an output that is not finite: the rate is too high, or the checkpoint is not sound."""
+
+
 def predict(
     model: Model,
     params: dict[str, Any],
@@ -47,7 +51,7 @@ def predict(
         tuple of E arrays [T_e, C] where every token has an answer.
 
     Raises:
-        InputError: another head, or what `encode` refuses.
+        InputError: another head, or what `encode` refuses; NotFiniteError: outputs that are not finite.
     """
     encoded = kind.encode(examples, tokenizer, model.config, max_length)
     return predict_encoded(model, params, encoded, batch_size=batch_size, kind=kind, devices=devices)
@@ -80,6 +84,7 @@ def predict_encoded(
             _store(found, *waiting.pop(0))
     for order, outputs in waiting:
         _store(found, order, outputs)
+    _require_finite(found)
     if kind.per_token:
         return tuple(row[:length] for row, length in zip(found, encoded.lengths, strict=True))
     return np.stack(found)
@@ -104,6 +109,9 @@ def evaluate(
         names: metrics of the kind.
         label_names: of the task, where the metric reads them (the entities of tagging); () for the model's own.
         settled: what `kind.settle` chose on validation examples.
+
+    Raises:
+        NotFiniteError: outputs that are not finite, which have no score: an argmax of NaN would be class 0.
     """
     outputs = predict_encoded(model, params, encoded, batch_size=batch_size, kind=kind, devices=devices)
     return kind.score(encoded, outputs, names, tuple(label_names) or model.config.label_names, **(settled or {}))
@@ -142,6 +150,15 @@ def _batches(encoded: Encoded, batch_size: int, size: int, packed: bool) -> Iter
         return
     for rows in prediction_order(encoded, batch_size):
         yield collate(encoded, rows, size), np.pad(rows, (0, size - len(rows)), constant_values=-1)
+
+
+def _require_finite(found: list[Any]) -> None:
+    bad = [number for number, outputs in enumerate(found) if not np.isfinite(outputs).all()]
+    if bad:
+        raise NotFiniteError(
+            f"the model's outputs are not finite for {len(bad):,} of {len(found):,} examples: its training diverged "
+            "(lower the learning rate), or the checkpoint is not sound"
+        )
 
 
 def _store(found: list[Any], order: np.ndarray, outputs: jax.Array) -> None:

@@ -9,6 +9,7 @@ from zoo.checkpoints import load_config
 from zoo.errors import InputError
 from zoo.packages import CHECKPOINTS
 
+READ_OF_FILES = ("kind", "text", "label", "text_b", "test", "encoding")
 KNOWN = ", ".join(tasks.TASKS)
 
 
@@ -17,19 +18,25 @@ def splits_of(settings: Mapping[str, Any]) -> Splits:
 
     Args:
         settings: "task" (a name), perhaps with its "folder"; or "data" (a file) with its columns "text", "label",
-            "text_b", its "test" file and perhaps its "kind".
+            "text_b", its "test" file and perhaps its "kind" and "encoding".
 
     Raises:
-        InputError: both or none of them, and what `eval.tasks` refuses.
+        InputError: both or none of them, settings that this one would not read, and what `eval.tasks` refuses.
     """
     name, data = settings["task"], settings["data"]
     if bool(name) == bool(data):
         raise InputError(f"give one of --task NAME ({KNOWN}) and --data FILE" + (", not both" if name else ""))
+    kind, encoding = settings.get("kind") or "classification", settings.get("encoding") or "utf-8"
     if name:
+        usual = {"kind": "classification", "encoding": "utf-8"}
+        unread = [key for key in READ_OF_FILES if settings.get(key) not in (None, "", usual.get(key))]
+        if unread:
+            raise InputError(f"--{unread[0].replace('_', '-')} is of a --data FILE; task {name} has its own")
         return tasks.load(name, settings.get("folder") or None)
-    kind = settings.get("kind") or "classification"
+    if settings.get("folder"):
+        raise InputError("--folder is where the files of a --task NAME are; --data names its file itself")
     columns = {"text": settings["text"], "label": settings["label"], "text_b": settings["text_b"]}
-    return tasks.from_file(data, **columns, test=settings["test"], kind=kind)
+    return tasks.from_file(data, **columns, test=settings["test"], kind=kind, encoding=encoding)
 
 
 def check_names(checkpoints: Sequence[str], names: Sequence[str | None]) -> None:

@@ -111,8 +111,9 @@ def subset(examples: Sequence[Any], labels: int | None, seed: int) -> tuple[Any,
         InputError: fewer than 1, or more than there are.
     """
     if labels is not None and not 1 <= labels <= len(examples):
+        least = min(2, len({example.label for example in examples if isinstance(getattr(example, "label", None), int)}))
         raise InputError(
-            f"a budget of {labels:,} labels from {len(examples):,} training examples; take 1 to all of them"
+            f"a budget of {labels:,} labels from {len(examples):,} training examples; take {least or 1} to all of them"
         )
     by_class: dict[int, list[tuple[bytes, Any]]] = {}
     for example in examples:

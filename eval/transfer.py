@@ -32,12 +32,12 @@ from eval.experiment.trial import (
     shown_order,
     tuning_keys,
 )
-from eval.experiment.workbench import Workbench, baseline_cell, same_length, tokenizer_of
-from eval.finetune import FinetuneConfig
+from eval.experiment.workbench import CLOSED_FORM, Workbench, baseline_cell, same_length, tokenizer_of
+from eval.ways.protocol import POOLED, chosen, pooling_words, training, way_words
 from zoo.checkpoints import load_config
 from zoo.errors import InputError
 
-Row = tuple[str, str, str, str]
+Row = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Outcome:
     """
 
     cells: tuple[Cell, ...]
-    rates: dict[Row, float] = field(default_factory=dict)
+    rates: dict[tuple[str, str, str, str], float] = field(default_factory=dict)
     truncated: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
@@ -127,53 +127,45 @@ def protocol(trials: Sequence[Trial], outcome: Outcome) -> dict[str, str]:
     """How each network was adapted, in words for a report."""
     said = {}
     for trial in trials:
-        task, config = trial.splits.task.name, trial.config
-        length = f"{config.steps} steps" if config.steps else f"{config.epochs} epochs"
-        dropout = "the checkpoint's own dropout" if config.dropout is None else f"dropout {config.dropout:g}"
-        longer = f"{outcome.truncated.get((task, trial.network), 0.0):.0%} of test texts are longer"
-        optimizer = "AdamW" if getattr(config, "optimizer", "adamw") == "adamw" else "plain SGD"
-        said[f"{trial.network} on {task}"] = (
-            f"{_ways(trial)}; {_rates(trial, outcome)}; {length} of {optimizer} with batches of {config.batch_size}, "
-            f"{config.schedule} rate after {config.warmup_fraction:.0%} warm-up, weight decay {config.weight_decay:g}, "
-            f"{dropout}; {config.pooling} pooling; at most {config.max_length} tokens ({longer}); "
-            f"{_chosen(config)}; seeds {', '.join(map(str, trial.seeds))}"
-        )
+        task, config = trial.splits.task, trial.config
+        longer = f"{outcome.truncated.get((task.name, trial.network), 0.0):.0%} of test texts are longer"
+        words = [_ways(trial), _rates(trial, outcome)]
+        words += [training(config)] if _stepped(trial) else []
+        words += [pooling_words(config.pooling)] if task.kind in POOLED else []
+        words += [f"at most {config.max_length} tokens ({longer})"]
+        words += [chosen(config)] if _stepped(trial) else []
+        said[f"{trial.network} on {task.name}"] = "; ".join([*words, f"seeds {', '.join(map(str, trial.seeds))}"])
     return said
 
 
 def _ways(trial: Trial) -> str:
-    words = [WAY_WORDS.get(way, way) + _detail(trial.config, way) for way in trial.ways]
+    words = [way_words(trial.config, way) for way in trial.ways]
     scratch = "" if not trial.scratch or trial.ways == (FULL,) else "; random start: all parameters"
     return "pre-trained: " + ", ".join(words) + scratch if trial.ways != (FULL,) else words[0] + scratch
 
 
-def _detail(config: FinetuneConfig, way: str) -> str:
-    if way == "lora":
-        return f" (rank {config.lora_rank}, alpha {config.lora_alpha:g}, {' and '.join(config.lora_targets)})"
-    return f" ({config.top_layers})" if way == "top" else ""
+def _stepped(trial: Trial) -> list[Row]:
+    """The rows that are trained by steps, at a rate: all but the closed form."""
+    return [row for row in trial.rows if row[1] != CLOSED_FORM]
 
 
 def _rates(trial: Trial, outcome: Outcome) -> str:
-    task = trial.splits.task.name
-    rates = {row: outcome.rates.get((task, trial.network, *row)) for row in trial.rows}
+    rows = _stepped(trial)
+    if not rows:
+        return "closed form, no rate and no steps"
+    without = "" if len(rows) == len(trial.rows) else "the linear probe is a closed form, without rate or steps"
     if len(trial.rates) < 2:
         rate = trial.rates[0] if trial.rates else trial.config.learning_rate
         arms = " for both arms" if len(trial.rows) == 2 and trial.scratch else " for all" if len(trial.rows) > 1 else ""
-        return f"learning rate {rate:g}{arms}"
+        return f"learning rate {rate:g}" + (f"; {without}" if without else arms)
     told = []
-    for (arm, way), rate in rates.items():
+    for arm, way in rows:
+        rate = outcome.rates.get((trial.splits.task.name, trial.network, arm, way))
         name = ARM_WORDS[arm] if arm == PRETRAINED else "from random start"
         name += "" if arm == RANDOM or trial.ways == (FULL,) else f" by {WAY_WORDS.get(way, way)}"
         told.append(f"{'none that trains' if rate is None else format(rate, 'g')} {name}")
     grid = ", ".join(f"{rate:g}" for rate in trial.rates)
     return (
         f"learning rate {' and '.join(told)}, each the best of {grid} on the validation split with "
-        f"{max(trial.labels):,} labels and seed {trial.seeds[0]}"
+        f"{max(trial.labels):,} labels and seed {trial.seeds[0]}" + (f"; {without}" if without else "")
     )
-
-
-def _chosen(config: FinetuneConfig) -> str:
-    if getattr(config, "select", "last") != "best":
-        return "parameters of the last update"
-    patience = f", stopping after {config.patience} evaluations without a better one" if config.patience else ""
-    return f"parameters of the best evaluation on the validation split{patience}"

@@ -129,6 +129,13 @@ class _Given:
         config: start from a config.json, or a run folder's.
         show_config: print the resolved config and do nothing.
         quiet: show no progress.
+        profile: trace these steps, such as 10:13, into RUN_FOLDER/profile for XProf.
+        coordinator: several processes: host:port of process 0. Slurm, Open MPI, GKE and Cloud TPU tell it themselves.
+        num_processes: how many there are, all told.
+        process_id: which one this is, from 0.
+        join_within: seconds in which all processes have to come.
+        lost_after: seconds without a sign of life after which a process counts as lost, and all end.
+        stalled_after: seconds without a finished step after which all end.
     """
 
     run_folder: Path
@@ -138,6 +145,13 @@ class _Given:
     config: _Text = ""
     show_config: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    profile: Annotated[str, tyro.conf.arg(metavar="FIRST:LAST", help_behavior_hint="")] = ""
+    coordinator: Annotated[str, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = ""
+    num_processes: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    process_id: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
+    join_within: int = 300
+    lost_after: int = 60
+    stalled_after: int = 1800
 
 
 Pretrain = dataclasses.make_dataclass(
@@ -158,21 +172,32 @@ def pretrain(given: Pretrain) -> None:
         python -m train pretrain runs/gpt --model gpt2-tiny --data data/demo --objective next_token --steps 2000
         python -m train pretrain runs/gpt
         python -m train pretrain runs/wide --config runs/gpt --model-set embed_dim=256 --driver mesh --mesh fsdp=-1
+        python -m train pretrain /shared/gpt --coordinator 10.0.0.2:8476 --num-processes 2 --process-id 0
     """
-    config = resolve(given)
     if given.show_config:
         import json
 
-        print(json.dumps(config.to_dict(), indent=2))
+        print(json.dumps(resolve(given).to_dict(), indent=2))
         return
-    keep_compiled()
-    from train.loop import run
+    from train.distributed import find_job, together
 
-    result = run(config, given.run_folder, quiet=given.quiet)
-    for split, line in (("train", result.train), ("valid", result.valid)):
-        if line:
-            print(f"{split}: loss {line['loss']:.4f}, accuracy {line['accuracy']:.4f}")
-    print(f"run folder: {result.folder} (step {result.step:,})")
+    times = {name: getattr(given, name) for name in ("join_within", "lost_after", "stalled_after")}
+    job = find_job(given.coordinator, given.num_processes, given.process_id, **times)
+    from train.lost_process import joined
+
+    with joined(job) as terminal:
+        config = together(lambda: resolve(given))
+        keep_compiled()
+        from train.loop import is_first_process, run
+
+        shown = {"quiet": given.quiet, "profile": given.profile, "terminal": terminal}
+        result = run(config, given.run_folder, stalled_after=given.stalled_after, **shown)
+        if not is_first_process():
+            return
+        for split, line in (("train", result.train), ("valid", result.valid)):
+            if line:
+                print(f"{split}: loss {line['loss']:.4f}, accuracy {line['accuracy']:.4f}")
+        print(f"run folder: {result.folder} (step {result.step:,})")
 
 
 def resolve(given: Pretrain) -> RunConfig:
@@ -252,16 +277,41 @@ def keep_compiled() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
 
 
-def doctor() -> None:
-    """Say what this machine has, and train a tiny model for a few steps to see that all works.
+def doctor(
+    *,
+    bench: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    run_folder: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None,
+    coordinator: Annotated[str, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = "",
+    num_processes: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None,
+    process_id: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None,
+    join_within: int = 300,
+) -> None:
+    """Say what this machine or job has and what is usually wrong, and train a tiny model to see that all works.
+
+    Args:
+        bench: also time a step of a LLaMA of a billion parameters (a tiny one on CPUs), and say what the plan says.
+        run_folder: look whether all processes share this folder.
+        coordinator: several processes: as for pretrain; start it in each of them.
+        num_processes: how many there are.
+        process_id: which one this is, from 0.
+        join_within: seconds in which all processes have to come.
 
     Examples:
         python -m train doctor
+        python -m train doctor --bench
+        srun python -m train doctor --run-folder /shared/runs/mine
     """
-    from train.doctor import examine
+    from train.distributed import find_job
+    from train.lost_process import joined
 
-    for line in examine():
-        print(line, flush=True)
+    job = find_job(coordinator, num_processes, process_id, join_within=join_within)
+    with joined(job):
+        from train.doctor import examine
+        from train.loop import is_first_process
+
+        for line in examine(run_folder, bench):
+            if is_first_process():
+                print(line, flush=True)
 
 
 def _preset(name: str) -> ModelConfig:
@@ -286,4 +336,12 @@ def _usual_objective(preset: str) -> str:
     return "masked_lm" if _preset(preset).visibility == "full" else "next_token"
 
 
-SUBCOMMANDS = {"prepare": prepare, "pretrain": pretrain, "ship": "train.ship:ship", "doctor": doctor}
+SUBCOMMANDS = {
+    "prepare": prepare,
+    "pretrain": pretrain,
+    "plan": "train.plan.commands:plan",
+    "plans": "train.plan.page:plans",
+    "ship": "train.ship:ship",
+    "launch": "train.launch.printing:launch",
+    "doctor": doctor,
+}

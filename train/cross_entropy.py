@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from zoo.partition import auto_mesh, constrain_stream
+
 
 @dataclass(frozen=True)
 class LossOptions:
@@ -61,7 +63,7 @@ def chunked_cross_entropy(
 
     The gradient with respect to the hidden states and to the read-out's parameters is computed in the same pass, while
     a chunk's logits are at hand: nothing of size [B, T, V] is kept, and nothing is computed twice. Chunks cut the T
-    axis, so that rows stay where a mesh put them.
+    axis, within each device's part of it, so that rows and tokens stay where a mesh put them.
 
     Args:
         model: anything with `unembed(params, hidden) -> float32 logits`.
@@ -111,9 +113,7 @@ def _sums_forward(unembed, vocab, options, leaves, hidden, labels, weights):
     zero = jnp.zeros((), jnp.float32)
     carry = (zero, zero, [jnp.zeros_like(leaf) for leaf in leaves])
     (loss, correct, leaf_grads), grads = jax.lax.scan(body, carry, _chunks(vocab, options, hidden, labels, weights))
-    batch, length, width = hidden.shape
-    grads = grads.swapaxes(0, 1).reshape(batch, -1, width)[:, :length]
-    return (loss, correct), (leaf_grads, grads)
+    return (loss, correct), (leaf_grads, _whole(grads, hidden.shape[1]))
 
 
 def _sums_backward(unembed, vocab, options, kept, cotangents):
@@ -126,7 +126,7 @@ _sums.defvjp(_sums_forward, _sums_backward)
 
 
 def _chunk_sums(unembed, options, leaves, states, labels, weights):
-    losses, credit = _loss_and_credit(unembed(leaves, states), labels, options)
+    losses, credit = _loss_and_credit(unembed(leaves, constrain_stream(states)), labels, options)
     # where, not a product: a position that does not count must not spoil the sum by being infinite.
     counted = weights > 0
     return jnp.sum(jnp.where(counted, losses, 0.0) * weights), jnp.sum(jnp.where(counted, weights, 0.0) * credit)
@@ -154,16 +154,37 @@ def _loss_and_credit(logits, labels, options):
 
 
 def _chunks(vocab, options, hidden, labels, weights):
+    """[chunks, B, t, ..] of each: from every device's part of the tokens an equal piece, so that none are gathered."""
     batch, length, _ = hidden.shape
+    ways = _token_ways(length)
+    part = length // ways
     most = max(1, options.chunk_bytes // (4 * batch * vocab))
-    count = -(-length // most)
-    size = -(-length // count)
+    count = -(-part // most)
+    size = -(-part // count)
 
     def cut(x):
-        x = jnp.pad(x, [(0, 0), (0, count * size - length)] + [(0, 0)] * (x.ndim - 2))
-        return x.reshape(batch, count, size, *x.shape[2:]).swapaxes(0, 1)
+        rest = x.shape[2:]
+        filling = [(0, 0), (0, 0), (0, count * size - part)] + [(0, 0)] * len(rest)
+        x = jnp.pad(x.reshape(batch, ways, part, *rest), filling)
+        x = jnp.moveaxis(x.reshape(batch, ways, count, size, *rest), 2, 0)
+        return x.reshape(count, batch, ways * size, *rest)
 
     return cut(hidden), cut(labels), cut(weights)
+
+
+def _whole(chunks, length):
+    """The inverse of the cut: [chunks, B, t, D] as [B, T, D]."""
+    count, batch, _, width = chunks.shape
+    ways = _token_ways(length)
+    x = jnp.moveaxis(chunks.reshape(count, batch, ways, -1, width), 0, 2)
+    return x.reshape(batch, ways, -1, width)[:, :, : length // ways].reshape(batch, length, width)
+
+
+def _token_ways(length):
+    """Over how many devices a mesh splits the tokens of a row."""
+    mesh = auto_mesh()
+    ways = 1 if mesh is None else mesh.shape.get("sequence", 1)
+    return ways if length % ways == 0 else 1
 
 
 def _read_out_leaves(model, params, hidden):

@@ -5,37 +5,40 @@
 Run again after a kill, it goes on from the last complete checkpoint and, on the same program and backend, gives the
 numbers that an uninterrupted run gives, bit for bit: batches, masks and dropout are functions of (seed, step, row),
 and what was summed but not yet logged is part of the checkpoint.
+
+In several processes (train/distributed.py) all run this same page, and whatever decides what comes next, such as a
+signal or a loss that is not finite, is looked at by all at the same step.
 """
 
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
 
-import zoo
 from train.checkpoint import Checkpoints
-from train.config import RunConfig, TrainConfig
-from train.data.pipeline import Batches, open_batches
-from train.data.shards import Shards, open_shards
+from train.config import RunConfig
+from train.data.pipeline import Batches
+from train.data.shards import Shards
+from train.distributed import compare, together
 from train.ledger import Ledger
 from train.logs import MetricsLog, read
-from train.mesh import Driver, make_driver
+from train.lost_process import Watch, is_shared, raise_lost
+from train.mesh import Driver
 from train.metrics import Pair, add, divide
-from train.objectives import make_objective
-from train.optimizer import make_optimizer
+from train.opening import flops_per_token, open_run, require_alike
 from train.plots import plot_loss
 from train.progress import Display
-from train.run_folder import RunFolder
-from train.signals import Signals
+from train.run_folder import open_run_folder
+from train.signals import Signals, Vote
 from train.start import parameters_of, start_from
 from train.state import initial_state
 from train.step import make_eval_step, make_train_step
+from train.tracing import Trace, parse_steps
 from zoo.errors import InputError
 from zoo.output_folder import require_folder
-from zoo.summary import summarise
 
 # How many steps the host runs ahead of the numbers it looks at.
 LAG = 2
@@ -59,64 +62,74 @@ class RunResult:
 
 
 class Diverged(InputError):
-    """A loss or gradient that is not finite."""
+    """A loss or gradient that is not finite; every process sees the same one."""
+
+    same_everywhere = True
 
 
-def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: int | None = None) -> RunResult:
+def run(
+    config: RunConfig,
+    folder: str | Path,
+    *,
+    quiet: bool = False,
+    stop_at: int | None = None,
+    profile: str = "",
+    stalled_after: float = 1800,
+    terminal: TextIO | None = None,
+) -> RunResult:
     """Trains, from the start or from where the folder's last checkpoint stands.
 
     SIGTERM and Ctrl-C finish the step at work, save, and raise SystemExit(143) and SystemExit(130).
 
     Args:
         config: model and training.
-        folder: the run folder.
+        folder: the run folder; one that all processes share.
         quiet: show nothing.
         stop_at: end after this step, saved, as an interruption would; None for the whole run.
+        profile: steps to trace into folder/profile, "first:last"; see train/tracing.py.
+        stalled_after: seconds without progress after which one of several processes ends; see train/lost_process.py.
+        terminal: where progress is shown; standard error by default.
 
     Raises:
         InputError: what cannot be trained, a folder of another run, no disk space.
         Diverged: the loss or the gradient is not finite; the last good checkpoint stays.
+        PeerLost: another process is gone.
     """
-    require_folder(folder)
-    train, model = config.train, zoo.create(config.model)
+    train, first = config.train, is_first_process()
     last = train.steps if stop_at is None else min(stop_at, train.steps)
 
     # ---- What is trained, and on what: all that can be wrong is said before anything is written ---------------------
-    shards = open_shards(train.data)
-    tokenizer = zoo.load_tokenizer(shards.folder)
-    driver = make_driver(train.driver, train.mesh)
-    objective = make_objective(train, model, tokenizer, driver.row_shards)
-    optimizer = make_optimizer(train)
-    batches, valid = open_splits(config, shards, tokenizer)
-    watched = open_watched(config, tokenizer)
-    step_fn = driver.compile(make_train_step(model, objective, optimizer, train))
-    eval_step = driver.compile_eval(make_eval_step(model, objective, train.seed))
+    together(lambda: require_folder(folder))
+    traced = parse_steps(profile, train.steps)
+    run = together(lambda: open_run(config))
+    require_alike(config, run)
+    model, driver, batches = run.model, run.driver, run.batches
+    step_fn = driver.compile(make_train_step(model, run.objective, run.optimizer, train))
+    eval_step = driver.compile_eval(make_eval_step(model, run.objective, train.seed))
 
     begun = (Path(folder) / "checkpoints").is_dir()
-    loaded = parameters_of(train.start_from, model) if train.start_from and not begun else None
+    loaded = together(lambda: parameters_of(train.start_from, model)) if train.start_from and not begun else None
 
-    first = is_first_process()
-    display = Display(train.steps, quiet=quiet or not first)
+    display = Display(train.steps, quiet=quiet or not first, stream=terminal)
+    watch = Watch(stalled_after)
 
-    with RunFolder(folder, config, writes=first) as place, Signals() as signals, display:
+    with open_run_folder(folder, config, writes=first) as place, Signals() as signals, display, watch:
         # ---- Where it goes on ---------------------------------------------------------------------------------------
         if first:
-            tokenizer.save(place.path / "tokenizer")
+            run.tokenizer.save(place.path / "tokenizer")
         keep = {"keep_last": train.keep_last, "keep_best": train.keep_best, "keep_every": train.keep_every}
-        checkpoints = Checkpoints(place.checkpoints, **keep)
-        make = initial_state(model.init, optimizer, train.seed)
+        checkpoints = together(lambda: Checkpoints(place.checkpoints, **keep))
+        compare({"the last checkpoint": checkpoints.latest()})
+        make = initial_state(model.init, run.optimizer, train.seed)
         if checkpoints.latest() is None:
             state, done, meta = driver.init(make), 0, {}
             if train.start_from:
                 state = start_from(state, parameters_of(train.start_from, model) if loaded is None else loaded)
             loaded = None
         else:
-            state, meta = checkpoints.restore(driver.abstract(make))
+            state, meta = together(lambda: checkpoints.restore(driver.abstract(make)))
             done = int(state.step)
-            if meta["data"] != shards.train.digest:
-                raise InputError(
-                    f"{place.path} was trained on other data than {shards.folder} holds; take another folder"
-                )
+            together(lambda: require_data(meta, run.shards, place.path))
             display.say(f"going on from step {done:,} of {train.steps:,}")
         board = place.path / "tensorboard" if train.tensorboard else None
         log = MetricsLog(place.metrics, done, board, writes=first)
@@ -129,28 +142,33 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
             devices=driver.devices,
             saved=meta.get("ledger"),
         )
-        pending: deque[tuple[int, Any]] = deque()
+        vote, trace = Vote(signals), Trace(place.path / "profile", traced)
+        pending: deque[tuple[int, Any, Any]] = deque()
         begun_at, saved_at, valid_loss = done, done, None
 
         def catch_up(most: int) -> None:
-            """Looks at the numbers of all but the last `most` steps, and at those that are there already."""
-            while pending and (len(pending) > most or pending[0][1]["finite"].is_ready()):
-                step, metrics = pending.popleft()
+            """Looks at the numbers of all but the last `most` steps; alone, also at those that are there already."""
+            while pending and (len(pending) > most or (jax.process_count() == 1 and is_ready(pending[0][1]))):
+                step, metrics, cast = pending.popleft()
                 if not ledger.take(step, metrics):
                     checkpoints.wait()
                     raise Diverged(diverged_line(step, metrics, batches, checkpoints))
+                vote.count(cast)
+                watch.beat(step)
 
         def save() -> None:
-            about = {"config": config.to_dict(), "tokenizer": tokenizer.fingerprint, "data": shards.train.digest}
-            about |= {"step": done, "ledger": ledger.plain(), "jax": jax.__version__}
-            checkpoints.save(state, about, tokenizer.files(), valid_loss)
+            about = {"config": config.to_dict(), "tokenizer": run.tokenizer.fingerprint}
+            about |= {"data": run.shards.train.digest, "step": done, "ledger": ledger.plain(), "jax": jax.__version__}
+            checkpoints.save(state, about, run.tokenizer.files(), valid_loss)
+            watch.beat(done)
 
         def look() -> float | None:
             """Evaluates on the valid split and on the watched text; gives the loss of the first."""
             found = None
-            for split, rows in (("valid", valid), ("watch", watched)):
+            for split, rows in (("valid", run.valid), ("watch", run.watched)):
                 if len(rows):
                     values = evaluate(eval_step, state.params, driver, rows)
+                    watch.beat(done)
                     log.write(done, split, values | {"tokens": ledger.tokens})
                     shown = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
                     title = "validation" if split == "valid" else "watched text"
@@ -159,16 +177,20 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
             return found
 
         # ---- Steps --------------------------------------------------------------------------------------------------
-        if train.watch and not done:
-            look()
-        feed = batches.iterate(done, last - done) if done < last else iter(())
+        feed, orderly = iter(()), True
         try:
-            upcoming = driver.put(next(feed)) if done < last else None
-            while done < last and not signals.received:
-                state, metrics = step_fn(state, upcoming)
+            if train.watch and not done:
+                look()
+            feed = batches.iterate(done, last - done) if done < last else feed
+            upcoming = driver.put(next(feed), train.batch_size) if done < last else None
+            while done < last and not vote.stop:
+                with trace.step(done + 1):
+                    state, metrics = step_fn(state, upcoming)
                 done += 1
-                pending.append((done, metrics))
-                upcoming = driver.put(next(feed)) if done < last else None
+                pending.append((done, metrics, vote.cast()))
+                upcoming = driver.put(next(feed), train.batch_size) if done < last else None
+                if trace.after(done, metrics):
+                    display.say(f"steps {profile} are traced in {trace.folder}")
                 catch_up(LAG if done > begun_at + 1 else 0)  # the clock starts at the end of the step that compiles
                 evaluates = done == train.steps or due(done, train.eval_every)
                 saves = done == train.steps or due(done, train.checkpoint_every)
@@ -187,16 +209,22 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
                 valid_loss = None
                 save()
             checkpoints.wait()
+        except BaseException as error:
+            orderly = is_shared(error)
+            raise_lost(error)
+            raise
         finally:
             if hasattr(feed, "close"):
                 feed.close()
+            trace.close()
             try:
                 log.close()
             finally:  # also where the disk is full
-                checkpoints.close()
-        if signals.received:
+                if orderly:  # a save that is under way waits for the others
+                    checkpoints.close()
+        if vote.stop:
             display.say(f"stopped at step {done:,} of {train.steps:,}, saved; the same command goes on from there")
-            raise SystemExit(128 + signals.received)
+            raise SystemExit(128 + vote.stop)
         if first:
             plot_loss(place.path)
         lines = read(place.metrics)
@@ -208,22 +236,6 @@ def run(config: RunConfig, folder: str | Path, *, quiet: bool = False, stop_at: 
 def is_first_process() -> bool:
     """Of several processes in one run, the first alone shows progress and writes files; checkpoints are by all."""
     return jax.process_index() == 0
-
-
-def open_splits(config: RunConfig, shards: Shards, tokenizer: zoo.Tokenizer) -> tuple[Batches, Batches]:
-    """Batches of the train and of the valid split, in the rows that the objective reads."""
-    opened = [open_batches(shards, tokenizer, split=split, **_rows(config.train)) for split in ("train", "valid")]
-    return opened[0], opened[1]
-
-
-def open_watched(config: RunConfig, tokenizer: zoo.Tokenizer) -> Batches | tuple[()]:
-    """Batches of the text to watch, its valid split; () where there is none to watch."""
-    if not config.train.watch:
-        return ()
-    shards = open_shards(config.train.watch)
-    if not len(shards.valid):
-        raise InputError(f"the shards to watch, {shards.folder}, hold no validation documents")
-    return open_batches(shards, tokenizer, split="valid", **_rows(config.train))
 
 
 def evaluate(eval_step: Any, params: Any, driver: Driver, batches: Batches) -> dict[str, float]:
@@ -243,7 +255,7 @@ def evaluate(eval_step: Any, params: Any, driver: Driver, batches: Batches) -> d
     for number, batch in enumerate(batches.all_rows()):
         # Row ids go on over the batches, so that each row draws masks of its own.
         batch["row_ids"] = batch["row_ids"] + np.int32(number * batches.batch_size)
-        waiting.append(eval_step(params, driver.put(batch)))
+        waiting.append(eval_step(params, driver.put(batch, batches.batch_size)))
         if len(waiting) > LAG:
             sums = add(sums, _floats(waiting.popleft()))
     for result in waiting:
@@ -254,17 +266,10 @@ def evaluate(eval_step: Any, params: Any, driver: Driver, batches: Batches) -> d
     return values
 
 
-def flops_per_token(config: RunConfig) -> float:
-    """Training FLOPs a token, without recomputation; masked LM computes the read-out at chosen positions alone."""
-    summary = summarise(config.model, config.train.seq_len)
-    share = config.train.mask_rate if config.train.objective == "masked_lm" else 1.0
-    return 3 * (summary.flops_per_token - (1 - share) * summary.forward_flops["read-out"])
-
-
 def diverged_line(step: int, metrics: dict[str, Any], batches: Batches, checkpoints: Checkpoints) -> str:
     """What happened, on which rows and documents, and where to go back to."""
     loss = float(metrics["loss"][0]) / (float(metrics["loss"][1]) or 1.0)
-    rows = batches.rows_at(step - 1)
+    rows = batches.rows_at(step - 1, everywhere=True)
     documents = sorted({document for row in rows for document, _, _ in batches.rows.index.slices(int(row))})
     latest = checkpoints.latest()
     good = f"the last good checkpoint is {checkpoints.folder / str(latest)}" if latest else "there is no checkpoint yet"
@@ -275,11 +280,15 @@ def diverged_line(step: int, metrics: dict[str, Any], batches: Batches, checkpoi
     )
 
 
-def _rows(train: TrainConfig) -> dict[str, Any]:
-    """How documents become rows and batches."""
-    style = "gpt" if train.objective == "next_token" else "pairs" if train.next_sentence else "bert"
-    common = {"style": style, "row_length": train.row_length, "batch_size": train.batch_size, "seed": train.seed}
-    return common | {"process_index": jax.process_index(), "process_count": jax.process_count()}
+def require_data(meta: dict[str, Any], shards: Shards, folder: Path) -> None:
+    """Raises InputError where a checkpoint was trained on other data than are given now."""
+    if meta["data"] != shards.train.digest:
+        raise InputError(f"{folder} was trained on other data than {shards.folder} holds; take another folder")
+
+
+def is_ready(metrics: dict[str, Any]) -> bool:
+    """Whether a step's numbers can be looked at without waiting."""
+    return metrics["finite"].is_ready()
 
 
 def due(step: int, every: int) -> bool:

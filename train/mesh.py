@@ -1,52 +1,28 @@
-"""Meshes, and three drivers with one face that run the same pure step.
+"""Three drivers with one face that run the same pure step.
 
     jit     one device
     mesh    jit over a mesh with NamedShardings: the recommended road; XLA places the collectives
     pmap    data parallel over all local devices. JAX keeps pmap in maintenance mode: new work belongs on "mesh"
 
 A driver's face: row_shards; init(make) -> state placed where it lives; abstract(make) -> shapes with shardings, for
-restoring; put(batch) -> device arrays; compile(step) -> callable(state, host batch), which gives the state's buffers
-away; compile_eval(step) -> callable(params, host batch).
+restoring; rows(batch_size) -> those that this process feeds; put(batch, batch_size) -> device arrays; compile(step) ->
+callable(state, host batch), which gives the state's buffers away; compile_eval(step) -> callable(params, host batch).
+What a mesh is, and its axes: train/mesh_axes.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from train.host_rows import place, rows_here
+from train.mesh_axes import check_tensor, make_mesh
 from zoo import partition
-from zoo.errors import InputError, nearest
-
-
-def make_mesh(axes: Mapping[str, int] | str = "", devices: list[jax.Device] | None = None) -> Mesh:
-    """A mesh with automatic axes (jax.make_mesh now defaults to explicit ones, under which Linen's constraints fail).
-
-    Args:
-        axes: sizes by name, {"fsdp": 4, "tensor": 2} or "fsdp=4,tensor=2"; one size may be -1, for what is left. Empty
-            puts all devices on "data".
-        devices: all of the program's by default.
-
-    Raises:
-        InputError: an unknown axis, or sizes whose product is not the number of devices.
-    """
-    devices = jax.devices() if devices is None else devices
-    sizes = _parse(axes) if isinstance(axes, str) else dict(axes)
-    sizes = sizes or {"data": len(devices)}
-    for name in sizes:
-        if name not in partition.MESH_AXES:
-            raise InputError(f'mesh has no axis "{name}"{nearest(name, partition.MESH_AXES)}')
-    known = int(np.prod([size for size in sizes.values() if size != -1]))
-    sizes = {name: len(devices) // known if size == -1 else size for name, size in sizes.items()}
-    if int(np.prod(list(sizes.values()))) != len(devices):
-        shown = ",".join(f"{name}={size}" for name, size in sizes.items())
-        raise InputError(
-            f'mesh "{shown}" does not use each of the {len(devices)} devices once; the sizes must multiply to that'
-        )
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes), devices=devices)
+from zoo.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -69,8 +45,13 @@ class JitDriver:
         """Shapes of make()'s arrays, with where they live."""
         return _with_shardings(jax.eval_shape(make), lambda tree: _all(tree, SingleDeviceSharding(self.device)))
 
-    def put(self, batch: Any) -> Any:
+    def rows(self, batch_size: int) -> np.ndarray:
+        """[b]: the rows of a batch that this process feeds: all."""
+        return np.arange(batch_size)
+
+    def put(self, batch: Any, batch_size: int | None = None) -> Any:
         """Starts the copy of a host batch to the device."""
+        del batch_size
         return jax.device_put(batch, self.device)
 
     def compile(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -84,14 +65,18 @@ class JitDriver:
 
 @dataclass(frozen=True)
 class MeshDriver:
-    """jit over a mesh; zoo.partition says where parameters and moments live, rows go over (data, fsdp)."""
+    """jit over a mesh; zoo.partition says where parameters and moments live, rows go over (slice, data, fsdp).
+
+    The mesh may be of devices that are described and not here (jax.experimental.topologies): then abstract and trace
+    are all that works, and all that a plan needs.
+    """
 
     mesh: Mesh
 
     @cached_property
     def row_shards(self) -> int:
         """Over how many devices rows are spread."""
-        return int(np.prod([self.mesh.shape[axis] for axis in ("data", "fsdp") if axis in self.mesh.shape]))
+        return int(np.prod([self.mesh.shape[axis] for axis in partition.row_axes(self.mesh)]))
 
     @property
     def devices(self) -> list[jax.Device]:
@@ -100,19 +85,34 @@ class MeshDriver:
 
     def init(self, make: Callable[[], Any]) -> Any:
         """Runs `make` compiled: each device computes its own part and never holds the whole."""
-        shardings = partition.shardings(self.mesh, jax.eval_shape(make))
+        shardings = self._shardings(jax.eval_shape(make))
         with jax.set_mesh(self.mesh):
             return jax.jit(make, out_shardings=shardings)()
 
     def abstract(self, make: Callable[[], Any]) -> Any:
         """Shapes of make()'s arrays, with where they live."""
-        return _with_shardings(jax.eval_shape(make), partial(partition.shardings, self.mesh))
+        return _with_shardings(jax.eval_shape(make), self._shardings)
 
-    def put(self, batch: Any) -> Any:
-        """Starts the copy of this process's rows to its devices."""
-        sharding = NamedSharding(self.mesh, partition.batch_spec(self.mesh))
-        _check_rows(batch, self.row_shards // jax.process_count() or 1)
-        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), batch)
+    def rows(self, batch_size: int) -> np.ndarray:
+        """[b]: the rows of a batch that this process feeds; processes that share rows feed the same."""
+        return rows_here(self._batch_sharding(), batch_size)
+
+    def put(self, batch: Any, batch_size: int | None = None) -> Any:
+        """Starts the copy of rows to this process's devices.
+
+        Args:
+            batch: the rows that `rows` names; without batch_size the whole batch, the same in every process.
+            batch_size: rows over all processes.
+        """
+        sharding = self._batch_sharding()
+        if batch_size is not None:
+            return jax.tree.map(partial(place, sharding, self.rows(batch_size), batch_size), batch)
+        _check_rows(batch, self.row_shards)
+        # Arrays may differ in rows: the options of a question stand below each other.
+        return jax.tree.map(lambda x: place(sharding, np.arange(len(x)), len(x), x), batch)
+
+    def _batch_sharding(self):
+        return NamedSharding(self.mesh, partition.batch_spec(self.mesh))
 
     def compile(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """(state, batch) -> (state, metrics); the state given is used up, and comes out sharded as it went in."""
@@ -120,12 +120,25 @@ class MeshDriver:
 
         def run(state, batch):
             if "step" not in compiled:
-                kept = jax.tree.map(lambda x: x.sharding, state)
-                compiled["step"] = jax.jit(step, donate_argnums=0, out_shardings=(kept, None))
+                compiled["step"] = _kept_in_place(step, state)
             with jax.set_mesh(self.mesh):
                 return compiled["step"](state, self._placed(batch))
 
         return run
+
+    def trace(self, step: Callable[..., Any], state: Any, batch: Any) -> Any:
+        """The program that `compile` would run, traced and not compiled: `.jaxpr`, `.lower()`, `.lower().compile()`.
+
+        Args:
+            step: (state, batch) -> (state, metrics).
+            state: what `abstract` gives; nothing is allocated.
+            batch: shapes and dtypes of the global batch (ShapeDtypeStructs, or arrays).
+        """
+        rows = NamedSharding(self.mesh, partition.batch_spec(self.mesh))
+        _check_rows(batch, self.row_shards)
+        batch = _with_shardings(batch, lambda tree: _all(tree, rows))
+        with jax.set_mesh(self.mesh):
+            return _kept_in_place(step, state).trace(state, batch)
 
     def compile_eval(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """(params, batch) -> sums."""
@@ -136,6 +149,10 @@ class MeshDriver:
                 return compiled(params, self._placed(batch))
 
         return run
+
+    def _shardings(self, shapes):
+        check_tensor(self.mesh, shapes)
+        return partition.shardings(self.mesh, shapes)
 
     def _placed(self, batch):
         return batch if all(isinstance(x, jax.Array) for x in jax.tree.leaves(batch)) else self.put(batch)
@@ -161,8 +178,13 @@ class PmapDriver:
         """Shapes of make()'s arrays, with where they live."""
         return _with_shardings(jax.eval_shape(make), lambda tree: _all(tree, self._everywhere()))
 
-    def put(self, batch: Any) -> Any:
+    def rows(self, batch_size: int) -> np.ndarray:
+        """[b]: the rows of a batch that this process feeds: all."""
+        return np.arange(batch_size)
+
+    def put(self, batch: Any, batch_size: int | None = None) -> Any:
         """Rows as [devices, rows a device, ...]."""
+        del batch_size
         count = len(self.local)
         _check_rows(batch, count)
         return jax.tree.map(lambda x: np.asarray(x).reshape(count, -1, *np.shape(x)[1:]), batch)
@@ -223,16 +245,9 @@ def make_driver(
     return PmapDriver(tuple(devices))
 
 
-def _parse(text):
-    sizes = {}
-    for part in filter(None, text.replace(" ", "").split(",")):
-        name, _, size = part.partition("=")
-        if not size.lstrip("-").isdigit() or int(size) < -1 or int(size) == 0:
-            raise InputError(f'mesh part "{part}" is not of the form axis=size, such as "data=8" or "fsdp=4,tensor=2"')
-        sizes[name] = int(size)
-    if sum(size == -1 for size in sizes.values()) > 1:
-        raise InputError(f'mesh "{text}" leaves more than one size open')
-    return sizes
+def _kept_in_place(step, state):
+    kept = jax.tree.map(lambda x: x.sharding, state)
+    return jax.jit(step, donate_argnums=0, out_shardings=(kept, None))
 
 
 def _all(tree, sharding):
@@ -246,8 +261,9 @@ def _with_shardings(shapes, shardings_of):
 
 
 def _check_rows(batch, ways):
-    rows = len(jax.tree.leaves(batch)[0])
+    rows = jax.tree.leaves(batch)[0].shape[0]
     if rows % ways:
         raise InputError(
             f"{rows} rows a batch cannot be split over {ways} devices; make batch_size a multiple of {ways}"
+            + (f', such as {max(1, round(rows / ways)) * ways}, or name a mesh with more "tensor"' if ways > 1 else "")
         )

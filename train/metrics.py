@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from train.plan.chips import chip_of
+
 Pair = tuple[Any, Any]
 
 
@@ -43,36 +45,10 @@ def divide(pairs: Mapping[str, Pair]) -> dict[str, float]:
     }
 
 
-# Dense bf16 peaks from the makers' data sheets, in FLOP/s a chip (jax's device_kind -> peak).
-PEAK_FLOPS = {
-    "TPU v2": 46e12 / 2,  # a device is one of a chip's two cores
-    "TPU v3": 123e12 / 2,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "TPU7x": 2307e12 / 2,
-    "NVIDIA H200": 989e12,
-    "NVIDIA H100 80GB HBM3": 989e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA GH200 480GB": 989e12,
-    "NVIDIA B200": 2250e12,
-    "NVIDIA A100-SXM4-40GB": 312e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
-    "NVIDIA A100-PCIE-40GB": 312e12,
-    "NVIDIA L4": 121e12,
-    "NVIDIA L40S": 362e12,
-    "Tesla V100-SXM2-16GB": 125e12,
-    "Tesla T4": 65e12,
-}
-
-
 def peak_flops(device: jax.Device) -> float | None:
-    """Published dense bf16 FLOP/s of one device, or None where it is not in the table (a CPU never is)."""
-    return PEAK_FLOPS.get(device.device_kind)
+    """Published dense bf16 FLOP/s of one device, or None where train.plan.chips has none (of a CPU it never has)."""
+    chip = chip_of(device.device_kind)
+    return None if chip is None else chip.bf16_flops / chip.devices_a_chip
 
 
 def mfu(tokens_per_second: float, flops_per_token: float, devices: list[jax.Device]) -> float | None:

@@ -8,10 +8,14 @@ loss.png         drawn at the end
 """
 
 import json
+import os
+import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 from train.config import RunConfig
+from train.distributed import first_then_others, gather, together
 from zoo.errors import InputError
 from zoo.output_folder import held
 
@@ -33,6 +37,22 @@ def require_own(path: Path) -> None:
             raise InputError(f"{path} holds {other[0]}, and no run; take another folder")
 
 
+def open_run_folder(path: str | Path, config: RunConfig, *, writes: bool = True) -> "RunFolder":
+    """The run folder in every process: the first makes and locks it, the others find it.
+
+    Raises:
+        InputError: as RunFolder, in every process; also where they do not share the folder.
+    """
+    place = first_then_others(lambda: RunFolder(path, config, writes=writes))
+    try:
+        mark = gather(place.mark)[0]
+        together(lambda: place.require_mark(mark))
+    except BaseException:
+        place.close()
+        raise
+    return place
+
+
 class RunFolder:
     """A run folder, made or continued, and held against a second process until it is closed.
 
@@ -47,7 +67,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path, config: RunConfig, *, writes: bool = True):
-        self.path, self.writes, self._lock = Path(path).absolute(), writes, None
+        self.path, self.writes, self._lock, self.mark = Path(path).absolute(), writes, None, ""
         require_own(self.path)
         try:
             if writes:
@@ -69,6 +89,21 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    def require_mark(self, mark: str, seconds: float = 20.0) -> None:
+        """Raises InputError where the first process's mark, which lies in the lock's file, is not seen here."""
+        until = time.monotonic() + seconds  # a network's file system shows new files late
+        while not self.writes and mark:
+            try:
+                if (self.path / ".lock").read_text("utf-8") == mark:
+                    return
+            except OSError:
+                pass
+            if time.monotonic() > until:
+                raise InputError(
+                    f"{self.path} is not the folder that process 0 writes to; all processes need one that they share"
+                )
+            time.sleep(0.2)
 
     def close(self) -> None:
         """Lets others in."""
@@ -94,6 +129,11 @@ class RunFolder:
             raise InputError(
                 f"another process is training in {self.path}; wait for it, or take another folder"
             ) from None
+        self.mark = uuid.uuid4().hex
+        self._lock.truncate(0)
+        self._lock.write(self.mark)
+        self._lock.flush()
+        os.fsync(self._lock.fileno())
 
     def _settle(self, config: RunConfig):
         path = self.path / "config.json"

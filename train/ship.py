@@ -18,9 +18,10 @@ from train import model_card
 from train.config import RunConfig
 from train.data.shards import open_shards
 from train.logs import read
-from train.loop import evaluate, open_splits
+from train.loop import evaluate
 from train.mesh import make_driver
 from train.objectives import fit_model, make_objective
+from train.opening import open_splits
 from train.recipes import RECIPES
 from train.recipes.recipe import Recipe
 from train.step import make_eval_step

@@ -29,12 +29,11 @@ def make_state(params: Any, optimizer: optax.GradientTransformation, seed: int) 
 
     Args:
         params: initial parameters.
-        optimizer: its state is initialised on them.
+        optimizer: its state is initialised on them, in float32 whatever their type, as the gradients are.
         seed: of masks and dropout.
     """
-    return TrainState(
-        jnp.zeros((), jnp.int32), params, optimizer.init(params), jax.random.key_data(jax.random.key(seed))
-    )
+    moments = optimizer.init(jax.tree.map(lambda p: p.astype(jnp.float32), params))
+    return TrainState(jnp.zeros((), jnp.int32), params, moments, jax.random.key_data(jax.random.key(seed)))
 
 
 def initial_state(

@@ -2,8 +2,9 @@
 
     g = sum over micro-batches and devices of d(loss sum)/d(params)  /  sum over the same of weights
 
-Gradients of sums are added in float32 and divided once by the weight of the whole global batch, so the update does not
-depend on how rows are spread over micro-batches and devices.
+Gradients of sums are added in float32 over micro-batches, whatever the types of parameters and activations, in
+accumulators that lie as the parameters do, and divided once by the weight of the whole global batch: the update does
+not depend on how rows are spread over micro-batches and devices.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import optax
 from train.config import TrainConfig
 from train.optimizer import learning_rate
 from train.state import TrainState, row_keys
+from zoo import partition
 from zoo.errors import InputError
 
 Metrics = dict[str, Any]
@@ -62,22 +64,27 @@ def make_train_step(
                 metrics = metrics | {f"{name}_loss": pair for name, pair in terms.items()}
             return total, metrics | {"loss": (total, weight)}
 
+        def gradient_of(rows, row_keys):
+            (_, metrics), gradient = jax.value_and_grad(loss_sum, has_aux=True)(state.params, rows, row_keys)
+            gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
+            return partition.constrain(gradient), metrics
+
         def add_gradient(total, part):
-            (_, metrics), gradient = jax.value_and_grad(loss_sum, has_aux=True)(state.params, *part)
-            return jax.tree.map(jnp.add, total, (gradient, metrics)), None
+            return jax.tree.map(jnp.add, total, gradient_of(*part)), None
 
         if micro_batches == 1:
-            (_, metrics), gradient = jax.value_and_grad(loss_sum, has_aux=True)(state.params, batch, keys)
+            gradient, metrics = gradient_of(batch, keys)
         else:
             parts = _split(micro_batches, (batch, keys))
             first = jax.tree.map(lambda x: x[0], parts)
             _, metric_shapes = jax.eval_shape(loss_sum, state.params, *first)
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (state.params, metric_shapes))
-            (gradient, metrics), _ = jax.lax.scan(add_gradient, zeros, parts)
+            zeros = partition.constrain(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), state.params))
+            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metric_shapes)
+            (gradient, metrics), _ = jax.lax.scan(add_gradient, (zeros, nothing), parts)
         gradient, metrics = everywhere((gradient, metrics))
         total, weight = metrics["loss"]
         if scales is None:
-            gradient = jax.tree.map(lambda g: g / _or_one(weight).astype(g.dtype), gradient)
+            gradient = jax.tree.map(lambda g: g / _or_one(weight), gradient)
         else:
             metrics["loss"] = (total, jnp.float32(1))
         norm = optax.tree.norm(gradient)
@@ -125,9 +132,17 @@ def _real_tokens(batch):
 
 
 def _split(count, tree):
+    mesh = partition.auto_mesh()
+    ways = 1 if mesh is None else partition.ways_of(partition.row_axes(mesh), mesh.shape)
+
     def split(x):
         if x.shape[0] % count:
             raise InputError(f"{count} micro-batches do not divide the {x.shape[0]} rows that a device holds")
+        if x.shape[0] // count % ways:
+            raise InputError(
+                f"{count} micro-batches of {x.shape[0] // count} rows cannot be split over {ways} devices; make "
+                f"batch_size a multiple of {count * ways}, or accumulate smaller"
+            )
         # Rows j, j + count, ... make micro-batch j: every device of a mesh keeps a part of each.
         return x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1)
 

@@ -6,12 +6,23 @@
 Query head q reads key-value head q // G. A query that sees no key gets a zero output and sends no gradient, in every
 kernel. Each kernel honours all that it is given or refuses by name; none may ignore a mask, bias, cap or dropout.
 
-| kernel    | what it is                                               | refuses                             |
-|-----------|----------------------------------------------------------|-------------------------------------|
-| einsum    | the formula above, written out: the oracle               | nothing                             |
-| xla       | jax.nn.dot_product_attention                             | dropout, soft cap, returned weights |
-| cudnn     | the same through cuDNN's flash attention (CUDA, 16 bit)  | dropout, soft cap, returned weights |
-| blockwise | running maximum and sum over blocks; no T x S array      | returned weights                    |
+| kernel             | what it is                                               | refuses                             |
+|--------------------|----------------------------------------------------------|-------------------------------------|
+| einsum             | the formula above, written out: the oracle               | nothing                             |
+| xla                | jax.nn.dot_product_attention                             | dropout, soft cap, returned weights |
+| cudnn              | the same through cuDNN's flash attention (CUDA, 16 bit)  | dropout, soft cap, returned weights |
+| blockwise          | running maximum and sum over blocks; no T x S array      | returned weights                    |
+| ring               | blockwise, tokens over the mesh axis `sequence`; keys    | returned weights; no such mesh, or  |
+|                    | and values pass round (zoo.ring_attention)               | sizes that it does not divide       |
+| gathered           | the same, each device gathering all keys and values      | as ring                             |
+| splash             | TPU flash attention from jax's Pallas kernels            | dropout, bias, prefix, cache,       |
+|                    | (zoo.splash)                                             | returned weights                    |
+| splash_interpreted | splash run by Pallas's interpreter anywhere: slow, for   | as splash                           |
+|                    | tests                                                    |                                     |
+
+"auto" takes einsum where weights are asked for; ring or gathered on a mesh that splits tokens (gathered where all keys
+and values are no larger than a device's own queries); splash on a TPU from SPLASH_FROM tokens where it honours the call
+exactly (in place of gathered, too); else xla where it honours the call, and einsum where it does not.
 
 References: Vaswani et al. 2017, 3.2; Ainslie et al. 2023 (grouped heads); Rabe and Staats 2021 and Dao et al. 2022
 (blockwise softmax: memory linear in length, the work still quadratic).
@@ -23,9 +34,14 @@ import jax.numpy as jnp
 from zoo.blockwise import blockwise_attention
 from zoo.dropout import Dropout, keep
 from zoo.errors import InputError, nearest
+from zoo.lowering import only_on, refusal
 from zoo.masks import Mask, materialise
+from zoo.partition import auto_mesh
+from zoo.remat import mark
+from zoo.ring_attention import better_way, split_attention, splits_tokens
+from zoo.splash import SPLASH_FROM, splash_attention, splash_divides, splash_refuses
 
-KERNELS = ("auto", "xla", "cudnn", "blockwise", "einsum")
+KERNELS = ("auto", "xla", "cudnn", "blockwise", "ring", "gathered", "splash", "splash_interpreted", "einsum")
 
 
 def attend(
@@ -51,7 +67,7 @@ def attend(
         scale: multiplies QK^T; None for 1 / sqrt(H).
         soft_cap: c tanh(score / c) before bias and mask.
         dropout: on the weights after the softmax.
-        kernel: one of KERNELS; "auto" is xla where it honours the call, else einsum.
+        kernel: one of KERNELS; see the module's text.
         return_weights: also give the weights that multiplied V, dropout included.
 
     Returns:
@@ -76,16 +92,42 @@ def attend(
         if asked
     ]
     if kernel == "auto":
-        kernel = "einsum" if wants else "xla"
+        kernel = _choose(query, key, mask, bias, dropout, wants, return_weights)
     if kernel == "einsum":
-        return einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights)
-    if kernel == "blockwise":
+        out, weights = einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights)
+        return mark(out, "attention_result"), weights
+    if kernel in ("blockwise", "ring", "gathered"):
         if return_weights:
-            raise InputError('attention kernel "blockwise" never forms the weights; return_weights needs "einsum"')
-        return blockwise_attention(query, key, value, mask, bias, scale, soft_cap, dropout), None
+            raise InputError(f'attention kernel "{kernel}" never forms the weights; return_weights needs "einsum"')
+        arguments = (query, key, value, mask, bias, scale, soft_cap, dropout)
+        if kernel == "blockwise" and auto_mesh() is None:
+            return blockwise_attention(*arguments), None
+        return split_attention(*arguments, way=kernel), None
+    if kernel in ("splash", "splash_interpreted"):
+        trouble = splash_refuses(query, key, mask, bias, dropout, return_weights)
+        if trouble:
+            raise InputError(f'attention kernel "{kernel}" does not honour {trouble}; use "blockwise" or "auto"')
+        interpret = kernel == "splash_interpreted"
+        return splash_attention(query, key, value, mask, scale, soft_cap, interpret=interpret), None
     if wants:
         raise InputError(f'attention kernel "{kernel}" does not honour {" or ".join(wants)}; use "einsum" or "auto"')
-    return _library_attention(query, key, value, mask, bias, scale, kernel), None
+    return mark(_library_attention(query, key, value, mask, bias, scale, kernel), "attention_result"), None
+
+
+def _choose(query, key, mask, bias, dropout, wants, return_weights):
+    """The kernel that "auto" stands for."""
+    if return_weights:
+        return "einsum"
+    mesh = auto_mesh()
+    # The platform compiled for, which need not be this machine's.
+    platform = jax.default_backend() if mesh is None else mesh.abstract_device.platform
+    flash = platform == "tpu" and query.shape[1] >= SPLASH_FROM
+    flash = flash and not splash_refuses(query, key, mask, bias, dropout, return_weights)
+    flash = flash and (mask.window is None or mask.query_order is None)
+    if splits_tokens(query, key):
+        way = better_way(query, key)
+        return "splash" if flash and way == "gathered" and splash_divides(query, key) else way
+    return "splash" if flash else "einsum" if wants else "xla"
 
 
 def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights):
@@ -124,12 +166,20 @@ def masked_softmax(scores: jax.Array, seen: jax.Array | None) -> jax.Array:
 
 
 def _library_attention(query, key, value, mask, bias, scale, kernel):
-    if kernel == "cudnn" and not any(device.platform == "gpu" for device in jax.devices()):
-        raise InputError('attention kernel "cudnn" needs a CUDA device and none is here; use "auto" or "blockwise"')
     if kernel == "cudnn":
         if query.dtype not in (jnp.bfloat16, jnp.float16):
             raise InputError(f'attention kernel "cudnn" needs bfloat16 or float16, not {query.dtype}; use "auto"')
         bias = None if bias is None else bias.astype(query.dtype)
+        query = only_on("cuda", kernel, query)
+    try:
+        return _library_call(query, key, value, mask, bias, scale, kernel)
+    except RuntimeError as error:
+        if kernel == "cudnn" and "cuDNN" in str(error):
+            raise refusal("cuda", kernel) from None
+        raise
+
+
+def _library_call(query, key, value, mask, bias, scale, kernel):
     if mask.only_causal and query.shape[1] == key.shape[1]:
         return jax.nn.dot_product_attention(
             query, key, value, bias, scale=scale, is_causal=True, implementation=kernel

@@ -1,7 +1,8 @@
 """Beam search: of all continuations, those of the greatest probability that a beam of a given width finds.
 
-    score = sum of log p of the tokens, stop token included / n^a     n tokens; a: length_penalty (Wu et al. 2016, eq. 14,
-                                                                      arXiv:1609.08144, without its constants)
+    score = sum of log p of the tokens, stop token included / n^a
+
+over n tokens, with a the length penalty (Wu et al. 2016, arXiv:1609.08144, eq. 14, without its constants).
 
 A step takes the 2 K likeliest of the K V ways to go on from the K beams of a prompt: those that end join the K best
 ended so far, the K best of the others go on. It ends when no beam can reach the worst of the ended ones, or at the

@@ -28,6 +28,8 @@ from zoo.masks import Mask
 from zoo.norms import HeadsNorm, Norm
 from zoo.partition import constrain_stream
 from zoo.positions import rotate
+from zoo.remat import mark
+from zoo.sharded_product import product
 
 
 @struct.dataclass
@@ -79,6 +81,7 @@ class Attention(nn.Module):
             key, value = write(cache[0], key, call.cache_start), write(cache[1], value, call.cache_start)
             cache = (key, value)
             key, value = key.astype(query.dtype), value.astype(query.dtype)
+        query, key, value = mark(query, "query"), mark(key, "key"), mark(value, "value")
         mask = call.memory_mask if self.cross else call.mask.replace(window=self.layer.window)
         mixed, weights = attend(
             query,
@@ -103,9 +106,10 @@ class Attention(nn.Module):
             use_bias=config.attention_out_bias,
             dtype=config.dtype,
             kernel_init=nn.initializers.normal(residual_stddev(config)),
+            dot_general=product("attention/out/kernel"),
             name="out",
         )(mixed)
-        return update, cache, weights
+        return mark(update, "attention_update"), cache, weights
 
     def _heads(self, heads: int, name: str) -> nn.DenseGeneral:
         return nn.DenseGeneral(
@@ -113,6 +117,7 @@ class Attention(nn.Module):
             use_bias=self.config.attention_bias,
             dtype=self.config.dtype,
             kernel_init=nn.initializers.normal(self.config.initializer_range),
+            dot_general=product(f"attention/{name}/kernel"),
             name=name,
         )
 
@@ -168,7 +173,7 @@ class Block(nn.Module):
         if config.parallel_block:
             if config.parallel_mlp_norm:
                 read = normed(x, "mlp_norm")
-            x = x + y + update(feed_forward(read), "mlp")
+            x = x + y + update(mark(feed_forward(read), "mlp_update"), "mlp")
             return constrain_stream(x), (cache, weights, x if call.want_hidden else None)
         x = normed(x + y, "attention_norm", post) if post else x + y
         if config.cross_attention:
@@ -178,7 +183,7 @@ class Block(nn.Module):
             y, _, _ = cross(normed(x, "cross_norm", pre), call.memory, call, index)
             x = x + update(normed(y, "cross_post_norm", both), "cross")
             x = normed(x, "cross_norm", post)
-        y = feed_forward(normed(x, "mlp_norm", pre))
+        y = mark(feed_forward(normed(x, "mlp_norm", pre)), "mlp_update")
         y = update(normed(y, "mlp_post_norm", both), "mlp")
         x = normed(x + y, "mlp_norm", post) if post else x + y
         return constrain_stream(x), (cache, weights, x if call.want_hidden else None)

@@ -109,7 +109,8 @@ class ModelConfig:
         residual_init: divide it by sqrt(2 L) in the projections that write to the stream (Radford et al. 2019, 2.3).
         dtype: of activations; parameters are float32, and softmax, norms and logits are computed in float32.
         scan: run layers under lax.scan over stacked parameters (short compile) and not as a Python loop.
-        remat: what the backward pass recomputes: nothing, everything but matrix products, whole blocks.
+        remat: what the backward pass computes again: nothing ("none"), all but named results ("minimal") or products of
+            weights ("dots"), whole blocks ("full"), or as minimal with those in host memory ("offload"): zoo/remat.py.
         attention_kernel: see zoo.attention.attend; "auto" takes the fastest that honours what the call asks.
     """
 
@@ -193,8 +194,10 @@ class ModelConfig:
     residual_init: bool = False
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     scan: bool = False
-    remat: Literal["none", "dots", "full"] = "none"
-    attention_kernel: Literal["auto", "xla", "cudnn", "blockwise", "einsum"] = "auto"
+    remat: Literal["none", "minimal", "dots", "full", "offload"] = "none"
+    attention_kernel: Literal[
+        "auto", "xla", "cudnn", "blockwise", "ring", "gathered", "splash", "splash_interpreted", "einsum"
+    ] = "auto"
     label_names: tuple[str, ...] = field(default=())
 
     def __post_init__(self):

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from zoo.config import ModelConfig
+from zoo.remat import mark
+from zoo.sharded_product import product
 
 ACTIVATIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -23,8 +25,10 @@ class FeedForward(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         config = self.config
         act = ACTIVATIONS[config.activation]
-        up = self._dense(config.mlp_dim, config.initializer_range, "up")(x)
-        hidden = act(self._dense(config.mlp_dim, config.initializer_range, "gate")(x)) * up if config.gated else act(up)
+        up = mark(self._dense(config.mlp_dim, config.initializer_range, "up")(x), "up")
+        hidden = act(up)
+        if config.gated:
+            hidden = act(mark(self._dense(config.mlp_dim, config.initializer_range, "gate")(x), "gate")) * up
         return self._dense(config.embed_dim, residual_stddev(config), "down")(hidden)
 
     def _dense(self, features: int, stddev: float, name: str) -> nn.Dense:
@@ -33,6 +37,7 @@ class FeedForward(nn.Module):
             use_bias=self.config.mlp_bias,
             dtype=self.config.dtype,
             kernel_init=nn.initializers.normal(stddev),
+            dot_general=product(f"mlp/{name}/kernel"),
             name=name,
         )
 

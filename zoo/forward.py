@@ -20,6 +20,7 @@ from zoo.embed import Embed
 from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, classify, pool, pool_segments
 from zoo.masks import Mask
 from zoo.norms import Norm
+from zoo.partition import constrain_stream
 from zoo.patches import EmbedImages
 from zoo.positions import count_real_tokens, known_lengths, model_rotary, restarted
 from zoo.stack import run_layers
@@ -110,6 +111,7 @@ class Transformer(nn.Module):
             want_weights="attentions" in given.want,
             want_hidden="hidden_states" in given.want,
         )
+        stream = constrain_stream(stream)
         buffers = None if cache is None else (cache.keys, cache.values)
         hidden, buffers, weights, streams = run_layers(config, stream, buffers, call)
         if config.final_norm:
@@ -235,4 +237,6 @@ def initialise(key: jax.Array, *, config: ModelConfig) -> dict[str, Any]:
     if config.image_size:
         tokens = jnp.zeros((1, config.image_size, config.image_size, config.channels), jnp.float32)
     memory = jnp.zeros((1, 2, config.embed_dim), config.dtype) if config.cross_attention else None
+    # Parameters do not depend on the kernel, and two tokens are too few for some.
+    config = config.replace(attention_kernel="auto")
     return Transformer(config).init(key, Inputs(inputs=tokens, memory=memory))["params"]

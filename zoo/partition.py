@@ -1,11 +1,25 @@
 """THE sharding table: which mesh axes each parameter is split over, by the end of its path.
 
-Mesh axes: `data` and `fsdp` split the batch, and `fsdp` also the parameters; `tensor` splits heads, FFN width and
-vocabulary; `sequence` splits tokens. A rule lists one entry a dimension, aligned to the right, so that one rule fits a
-layer and a stack of layers, a parameter and its optimizer moments.
+| axis       | what it splits                                                                                      |
+|------------|-----------------------------------------------------------------------------------------------------|
+| `slice`    | the batch, over slices of a pod joined by the slower network: parameters are copied to each slice   |
+| `data`     | the batch; parameters are copied                                                                    |
+| `fsdp`     | the batch, and every parameter and moment: a layer's are gathered when it runs                      |
+| `tensor`   | heads, FFN width and vocabulary                                                                     |
+| `sequence` | the tokens of a row                                                                                 |
+
+A rule lists one entry a dimension, aligned to the right, so that one rule fits a layer and a stack of layers, a
+parameter and its optimizer moments. Where a size does not divide its dimension:
+
+- `fsdp` goes to the largest other dimension of the rule that it divides, first to one that is not split yet, then to
+  one that `tensor` splits too. Never to the stacked layers: a scan takes one layer at a time, and would gather all.
+- `tensor` is left out. Key and value heads fewer than `tensor` are thus whole on each of its devices, as every device
+  needs the one that its query heads share; so is a vocabulary that it does not divide.
+- What `fsdp` divides nowhere stays whole, as do all vectors (norm scales, biases along D), which are small.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,7 +27,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from zoo.errors import InputError
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+MESH_AXES = ("slice", "data", "fsdp", "tensor", "sequence")
+ROW_AXES = ("slice", "data", "fsdp")
 
 # (pattern on the end of the path, axes of the last dimensions)
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
@@ -78,6 +93,29 @@ def spec_for(path: str, ndim: int) -> PartitionSpec:
     return PartitionSpec(*(None,) * (ndim - len(axes)), *axes)
 
 
+def fitted_spec(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> PartitionSpec:
+    """The PartitionSpec of a parameter of this shape on a mesh of these sizes; see the module's text.
+
+    Args:
+        path: its path, `/` between names.
+        shape: its own, stacked layers included.
+        sizes: {axis: size} of the mesh.
+    """
+    spec = _fit(spec_for(path, len(shape)), shape, sizes)
+    ways = sizes.get("fsdp", 1)
+    rule = matching_rules(path)[0]
+    if ways == 1 or "fsdp" not in rule or any("fsdp" in axes_of(entry) for entry in spec):
+        return spec
+    split = [ways_of(entry, sizes) for entry in spec]
+    ruled = range(len(shape) - len(rule), len(shape))
+    for at in sorted(ruled, key=lambda at: (split[at] > 1, -shape[at])):
+        if shape[at] % (split[at] * ways) == 0:
+            entries = list(spec)
+            entries[at] = (*axes_of(spec[at]), "fsdp") if spec[at] else "fsdp"
+            return PartitionSpec(*entries)
+    return spec
+
+
 def shardings(mesh: Mesh, tree: Any) -> Any:
     """NamedShardings for a tree of parameters, of moments, or of a train state holding both.
 
@@ -89,42 +127,84 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
         tree: arrays or ShapeDtypeStructs.
     """
 
-    def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        name = path_string(path)
-        if leaf.ndim == 0 or (leaf.ndim == 1 and not matching_rules(name)):
-            return NamedSharding(mesh, PartitionSpec())
-        return NamedSharding(mesh, _fit(spec_for(name, leaf.ndim), leaf.shape, mesh))
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, leaf_spec(path_string(path), leaf.shape, mesh.shape)), tree
+    )
 
-    return jax.tree_util.tree_map_with_path(one, tree)
+
+def leaf_spec(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> PartitionSpec:
+    """As fitted_spec, for any leaf of a train state: scalars, and vectors under no rule, are replicated."""
+    if not shape or (len(shape) == 1 and not matching_rules(path)):
+        return PartitionSpec()
+    return fitted_spec(path, shape, sizes)
+
+
+def constrain(tree: Any) -> Any:
+    """Parameters, or gradients of them, pinned inside jit to where `shardings` puts them; as given without a mesh.
+
+    Arrays under no rule, such as low-rank adapters, are left to the partitioner.
+    """
+    mesh = auto_mesh()
+    if mesh is None:
+        return tree
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.lax.with_sharding_constraint(
+            leaf, leaf_spec(path_string(path), leaf.shape, mesh.shape)
+        )
+        if matching_rules(path_string(path))
+        else leaf,
+        tree,
+    )
+
+
+def auto_mesh() -> Any:
+    """The mesh of the enclosing jax.set_mesh, or None where there is none or a shard_map has taken its axes over."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or any(kind != jax.sharding.AxisType.Auto for kind in mesh.axis_types):
+        return None
+    return mesh
+
+
+def row_axes(mesh: Any) -> tuple[str, ...]:
+    """The axes of `mesh` over which rows of a batch are spread, the outermost first."""
+    return tuple(axis for axis in ROW_AXES if axis in mesh.shape)
 
 
 def batch_spec(mesh: Mesh) -> PartitionSpec:
-    """Batches [B, ...] are split by rows over data and fsdp; constrain_stream splits tokens, inside the model."""
-    rows = tuple(axis for axis in ("data", "fsdp") if axis in mesh.shape)
-    return PartitionSpec(rows or None)
+    """Batches [B, ...] are split by rows over ROW_AXES; constrain_stream splits tokens, inside the model."""
+    return PartitionSpec(row_axes(mesh) or None)
 
 
 def constrain_stream(x: jax.Array) -> jax.Array:
-    """The residual stream [B, T, D] pinned to rows over (data, fsdp) and tokens over sequence, under a mesh; else x.
+    """The residual stream [B, T, D] pinned to rows over ROW_AXES and tokens over sequence, under a mesh; else x.
 
     Without it the partitioner may split D as the parameters are split, and gather activations in their place.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or x.ndim != 3 or any(kind != jax.sharding.AxisType.Auto for kind in mesh.axis_types):
+    mesh = auto_mesh()
+    if mesh is None or x.ndim != 3:
         return x
-    rows = tuple(axis for axis in ("data", "fsdp") if axis in mesh.shape)
     tokens = "sequence" if "sequence" in mesh.shape else None
-    return jax.lax.with_sharding_constraint(x, _fit(PartitionSpec(rows or None, tokens, None), x.shape, mesh))
+    spec = PartitionSpec(row_axes(mesh) or None, tokens, None)
+    return jax.lax.with_sharding_constraint(x, _fit(spec, x.shape, mesh.shape))
 
 
-def _fit(spec: PartitionSpec, shape: tuple[int, ...], mesh: Any) -> PartitionSpec:
+def axes_of(entry: Any) -> tuple[str, ...]:
+    """The mesh axes that one entry of a PartitionSpec names."""
+    return (entry,) if isinstance(entry, str) else tuple(entry or ())
+
+
+def ways_of(entry: Any, sizes: Mapping[str, int]) -> int:
+    """Into how many parts one entry of a PartitionSpec splits its dimension."""
+    ways = 1
+    for axis in axes_of(entry):
+        ways *= sizes.get(axis, 1)
+    return ways
+
+
+def _fit(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str, int]) -> PartitionSpec:
     fitted = []
     for size, entry in zip(shape, spec, strict=True):
-        axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-        axes = tuple(axis for axis in axes if axis in mesh.shape)
-        ways = 1
-        for axis in axes:
-            ways *= mesh.shape[axis]
-        fits = axes and size % ways == 0
+        axes = tuple(axis for axis in axes_of(entry) if axis in sizes)
+        fits = axes and size % ways_of(axes, sizes) == 0
         fitted.append((axes[0] if len(axes) == 1 else axes) if fits else None)
     return PartitionSpec(*fitted)

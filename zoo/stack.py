@@ -1,4 +1,4 @@
-"""The stack of blocks: a Python loop or lax.scan over the repeats of the layer pattern, with rematerialisation.
+"""The stack of blocks: a Python loop or lax.scan over the repeats of the layer pattern.
 
 Parameter paths: loop `blocks/layer_0/...`; scan `blocks/...` with a leading axis of layers, and for patterns of several
 entries `blocks/pattern_0/...` with a leading axis of repeats. Shared layers stand once in both, at `blocks/shared/...`.
@@ -14,11 +14,7 @@ from flax import linen as nn
 
 from zoo.block import Block, Call
 from zoo.config import ModelConfig
-
-REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
+from zoo.remat import policy
 
 
 class LoopedLayers(nn.Module):
@@ -157,4 +153,4 @@ def unstack_layers(params: dict[str, Any], config: ModelConfig) -> dict[str, Any
 def _with_remat(module_class: type[nn.Module], config: ModelConfig) -> type[nn.Module]:
     if config.remat == "none":
         return module_class
-    return nn.remat(module_class, policy=REMAT_POLICIES[config.remat], prevent_cse=not config.scan)
+    return nn.remat(module_class, policy=policy(config), prevent_cse=not config.scan)

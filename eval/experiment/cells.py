@@ -82,7 +82,7 @@ class Cell:
         config: all that decides the result besides the key (rate, epochs, length, ...); a change makes it another run.
         cost: training_seconds, prediction_seconds, and of a network training_flops, prediction_flops,
             training_tokens, prediction_tokens (padding included); see eval.experiment.cost. {} where not measured.
-        details: what the run chose by itself: the baseline's penalty.
+        details: what the run chose by itself (the baseline's penalty), or measured: of the control on spans, chance.
         failure: why there are no scores; "" for a run that went well.
     """
 
@@ -142,7 +142,7 @@ def read(path: Path) -> Cell:
             config=plain["config"],
             **{name: plain[name] for name in ("cost", "details", "failure") if name in plain},
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path}: not a cell's file ({type(error).__name__}: {error}); delete it to run the cell again"
         ) from None

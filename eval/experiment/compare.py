@@ -77,7 +77,7 @@ def compare(a: Path, b: Path, /, row_a: str = "", row_b: str = "", out: Path | N
     show(pairs, notes, left, right)
     if out is not None:
         content = {"a": str(a), "b": str(b), "notes": list(notes), "pairs": [asdict(pair) for pair in pairs]}
-        write_atomically(out, json.dumps(content, indent=1) + "\n")
+        write_atomically(out, json.dumps(content, indent=1, allow_nan=False) + "\n")
         print(f"saved {out}")
 
 

@@ -1,7 +1,6 @@
 """The two things that `compare` compares, read into one form: reports of experiments, and fine-tuned folders."""
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,11 @@ from eval.experiment.cells import FULL, WAY_WORDS, key_of
 from eval.experiment.comparisons import row_name
 from eval.experiment.trial import digest
 from eval.report import RULES
+from eval.sources import strict_json
+from eval.ways.finetune_config import FinetuneConfig
+from eval.ways.protocol import protocol as spoken_protocol
 from zoo.errors import InputError
 
-SHOWN = ("learning_rate", "batch_size", "epochs", "steps", "max_length", "pooling", "dropout", "select")
 TABLE, TAGS = "predictions.tsv", "predictions.conll"
 FORMATS = ("oneblock.report/1", "oneblock.report/2")
 
@@ -88,7 +89,7 @@ def read(path: str | Path) -> Side:
 
 def _report(path: Path) -> Side:
     try:
-        plain = json.loads(path.read_text("utf-8"))
+        plain = strict_json.read_object(path)
         schema = plain["schema"]
         if schema not in FORMATS:
             raise InputError(f"{path}: format {schema} is not known here ({', '.join(FORMATS)}); update this program")
@@ -128,9 +129,9 @@ def _from_report(path: Path, plain: dict[str, Any], kept: Mapping[str, np.ndarra
 
 def _finetuned(path: Path) -> Side:
     try:
-        config = json.loads((path / "config.json").read_text("utf-8"))
+        config = strict_json.read_object(path / "config.json")
         settings = config["finetune"]
-        measured = json.loads((path / "metrics.json").read_text("utf-8"))["test"]
+        measured = strict_json.read_object(path / "metrics.json")["test"]
         scores = {name: value for name, value in measured.items() if isinstance(value, float) and name != "loss"}
         name = settings["task"] or Path(settings["data"]).stem
         start = "random start" if settings["random_start"] else "pre-trained"
@@ -146,7 +147,7 @@ def _finetuned(path: Path) -> Side:
     main = tasks.TASKS[name].main_metric if name in tasks.TASKS else next(iter(scores))
     named = labels if kind in ("classification", "tagging") else ()
     tested = TestSet(name, kind, named, main, len(texts), digest("\0".join(texts)), gold, texts)
-    protocol = {row: ", ".join(f"{key.replace('_', ' ')} {settings['config'].get(key)}" for key in SHOWN)}
+    protocol = {row: spoken_protocol(FinetuneConfig.from_dict(settings["config"]), kind=kind)}
     return Side(path, {name: tested}, {(name, row): {(0, 0): Answers(scores, said)}}, protocol)
 
 

@@ -13,7 +13,7 @@ from eval.experiment.efficiency import Worth, worth
 from eval.experiment.report_facts import TaskFacts
 from eval.experiment.statistics import Interval, PairedDifference
 from eval.experiment.trial import BASELINE, PRETRAINED, RANDOM, SHUFFLED
-from eval.metrics import higher_is_better
+from eval.metrics import bounds, higher_is_better
 from zoo.errors import InputError
 
 Table = Mapping[CellKey, Cell]
@@ -134,7 +134,9 @@ def results(table: Table) -> tuple[Result, ...]:
         cells = sorted(rows[place], key=lambda cell: cell.key.seed)
         fine = [cell for cell in cells if not cell.failure]
         names = [name for name in fine[0].metrics if all(name in cell.metrics for cell in fine)] if fine else []
-        scores = {name: statistics.mean_interval([cell.metrics[name] for cell in fine]) for name in names}
+        scores = {
+            name: statistics.mean_interval([cell.metrics[name] for cell in fine], bounds=bounds(name)) for name in names
+        }
         costs = [name for name in fine[0].cost if all(name in cell.cost for cell in fine)] if fine else []
         task, network, arm, way, labels = place
         out.append(
@@ -213,9 +215,11 @@ def controls(table: Table, tasks: Mapping[str, TaskFacts]) -> tuple[Control, ...
     ):
         facts = tasks[task]
         metric, fine = facts.main_metric, _fine(table, task, network, arm, way, labels)
-        if not fine or facts.gold is None or any(c.predictions is None for c in fine) or not rescore.can(facts, metric):
+        told = [c.details["chance"] for c in fine if "chance" in c.details]
+        kept = facts.gold is not None and all(c.predictions is not None for c in fine) and rescore.can(facts, metric)
+        if not fine or not (kept or len(told) == len(fine)):
             continue
-        by_chance = [rescore.chance(facts, facts.gold, c.predictions, metric) for c in fine]
+        by_chance = told if not kept else [rescore.chance(facts, facts.gold, c.predictions, metric) for c in fine]
         scores = [cell.metrics[metric] for cell in fine]
         difference = statistics.mean_interval([s - c for s, c in zip(scores, by_chance, strict=True)])
         chance = sum(by_chance) / len(by_chance)
@@ -228,7 +232,7 @@ def controls(table: Table, tasks: Mapping[str, TaskFacts]) -> tuple[Control, ...
             verdict = "at chance"
         out.append(
             Control(
-                *(task, network, way, labels, metric, statistics.mean_interval(scores)),
+                *(task, network, way, labels, metric, statistics.mean_interval(scores, bounds=bounds(metric))),
                 chance=chance,
                 difference=difference,
                 verdict=verdict,

@@ -1,6 +1,7 @@
 """A report as files: report.html (pictures inside, no scripts), report.md, report.json, predictions.npz, plots/*.png.
 
-Each file is written whole or not at all, the page last, so that a page that exists shows a finished report.
+All files are written beside their places first and moved there together, so a disk that fills up leaves the report of
+before, or none, and no half of one.
 
 report.json names its format, SCHEMA. Format 2 has ways, costs, failures, corrected p-values, label efficiency, controls
 and digests of the splits; of format 1 (where the baseline was an arm "tf-idf") `compare` reads what there is.
@@ -10,7 +11,9 @@ import base64
 import io
 import json
 import math
+import os
 import re
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from eval.experiment.statistics import Interval
 from eval.metrics import spoken_name
 from eval.report import Report
 from zoo.atomic_file import write_atomically
+from zoo.errors import InputError
 
 SCHEMA = "oneblock.report/2"
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -38,12 +42,23 @@ def write(report: Report, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     pictures = draw(report)
-    for name, png in pictures.items():
-        write_atomically(folder / "plots" / f"{name}.png", png)
-    write_atomically(folder / "predictions.npz", predictions(report))
-    write_atomically(folder / "report.json", json.dumps(as_dict(report), indent=1, allow_nan=False) + "\n")
-    write_atomically(folder / "report.md", markdown(report))
-    write_atomically(folder / "report.html", page(report, pictures))
+    files: dict[str, str | bytes] = {f"plots/{name}.png": png for name, png in pictures.items()}
+    files["predictions.npz"] = predictions(report)
+    files["report.json"] = json.dumps(as_dict(report), indent=1, allow_nan=False) + "\n"
+    files["report.md"] = markdown(report)
+    files["report.html"] = page(report, pictures)
+    hidden = folder / ".report"
+    try:
+        shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed here
+        for name, data in files.items():
+            write_atomically(hidden / name, data)
+        for name in files:
+            (folder / name).parent.mkdir(exist_ok=True)
+            os.replace(hidden / name, folder / name)
+    except OSError as error:
+        raise InputError(f"{folder}: the report cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
     return folder / "report.html"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from eval.experiment.comparisons import Result
 from eval.experiment.report_facts import TaskFacts
-from eval.scores.glue_scores import MNLI_SETS, GlueTable
+from eval.scores.glue_scores import MNLI_SETS, SCORED, GlueTable
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,19 @@ def averages(results: Sequence[Result], tasks: Sequence[TaskFacts]) -> tuple[Ave
     glue = {task.name: task for task in tasks if task.benchmark == "GLUE"}
     rows: dict[tuple[str, str, str], dict[str, Result]] = {}
     for result in results:
-        if result.task in glue and result.metrics and result.arm != "shuffled":
+        if result.task in glue and _scored(result) and result.arm != "shuffled":
             found = rows.setdefault((result.network, result.arm, result.way), {})
             if result.task not in found or result.labels > found[result.task].labels:
                 found[result.task] = result
     return tuple(_average(row, found, glue) for row, found in rows.items())
+
+
+def _scored(result: Result) -> bool:
+    """Whether all scores are there that GLUE's table needs: of MNLI those of both sets."""
+    needed = SCORED.get(result.task, ())
+    if result.task == "mnli":
+        needed = (*needed, *(f"{MNLI_SETS[1]}/{name}" for name in needed))
+    return bool(needed) and all(name in result.metrics for name in needed)
 
 
 def _average(row: tuple[str, str, str], found: dict[str, Result], glue: dict[str, TaskFacts]) -> Average:

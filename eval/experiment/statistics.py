@@ -84,12 +84,15 @@ class PairedDifference:
     p_flip_least: float | None
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+def mean_interval(
+    values: Sequence[float], level: float = LEVEL, bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> Interval:
     """mean +- t((1 + level) / 2, n - 1) sd / sqrt(n), with sd over n - 1.
 
     Args:
         values: one number a seed.
         level: of confidence, between 0 and 1.
+        bounds: between which the mean must lie, as accuracies do between 0 and 1: the interval is cut off there.
 
     Raises:
         InputError: no value, or one that is not finite.
@@ -103,7 +106,7 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     from scipy import stats
 
     half = float(stats.t.ppf((1 + level) / 2, len(array) - 1)) * error
-    return Interval(mean, mean - half, mean + half, len(array), level)
+    return Interval(mean, max(mean - half, bounds[0]), min(mean + half, bounds[1]), len(array), level)
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> PairedDifference:

@@ -36,6 +36,7 @@ def transfer(
     label: str = "",
     text_b: str | None = None,
     test: Path | None = None,
+    encoding: str = "utf-8",
     labels: str = "100,400",
     seeds: int = 3,
     ways: str = "full",
@@ -63,6 +64,7 @@ def transfer(
         label: the column of the label in --data; not needed where only one can be it.
         text_b: the column of the second text, for pairs.
         test: a file of the same columns to test on; by default a quarter of --data is held out.
+        encoding: of --data and --test, such as latin-1.
         labels: label budgets, with commas between; "all" is the whole training split.
         seeds: how many: seeds 0, 1, ... of the labelled examples, the head, the order and dropout.
         ways: of adapting each checkpoint, with commas between: full, probe, lora, head, top. A random start trains all
@@ -99,7 +101,7 @@ def transfer(
     if bool(tasks) == (data is not None):
         raise InputError(f"give one of --tasks NAMES ({KNOWN}) and --data FILE" + (", not both" if tasks else ""))
     where = {"data": None if data is None else str(data), "kind": kind, "text": text, "label": label, "text_b": text_b}
-    where["test"] = None if test is None else str(test)
+    where |= {"test": None if test is None else str(test), "encoding": encoding}
     names = [""] if data is not None else _words(tasks, "tasks")
     check_names(sources, names)
     loaded = [
@@ -138,6 +140,12 @@ def transfer(
         [report.facts(splits) for splits in loaded],
         title="What pre-training bought",
         protocol=experiment.protocol(trials, outcome),
+        notes=[
+            f"{network} on {task}: {share:.0%} of the test texts have more than {config.max_length} tokens: they lose "
+            "their end"
+            for (task, network), share in outcome.truncated.items()
+            if share > 0.5
+        ],
     )
     report_files.write(made, out)
     for name, value in experiment.protocol(trials, outcome).items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from eval import kinds
 from eval.examples import key_of
-from eval.experiment import baselines, rescore
+from eval.experiment import baselines, rescore, span_control
 from eval.experiment.cells import FULL, CellKey
 from eval.finetune import FinetuneConfig
 from eval.tasks import Splits
@@ -167,7 +167,7 @@ def shuffled(examples: Sequence[Any], seed: int) -> tuple[Any, ...]:
     """The same examples with their labels (the tags of all their words) dealt out anew: what cannot be learnt.
 
     Args:
-        examples: with a label, or with tags.
+        examples: with a label, with tags, or with answers (eval.experiment.span_control).
         seed: of the permutation.
 
     Raises:
@@ -180,6 +180,8 @@ def shuffled(examples: Sequence[Any], seed: int) -> tuple[Any, ...]:
         return tuple(replace(example, tags=tuple(next(dealt) for _ in example.tags)) for example in examples)
     if all(hasattr(example, "options") for example in examples):  # of which there need not be equally many
         return tuple(replace(e, label=int(random.integers(len(e.options)))) for e in examples)
+    if all(hasattr(example, "answers") for example in examples):
+        return span_control.dealt(examples, random)
     if all(hasattr(example, "label") for example in examples):
         order = random.permutation(len(examples))
         return tuple(replace(e, label=examples[i].label) for e, i in zip(examples, order, strict=True))

@@ -11,7 +11,7 @@ import numpy as np
 from eval import kinds
 from eval.adapt import adapt
 from eval.encode import Encoded
-from eval.experiment import baselines, cells, rescore
+from eval.experiment import baselines, cells, rescore, span_control
 from eval.experiment.cells import ARM_WORDS, BASELINE_WORDS, FULL, WAY_WORDS, Cell, CellKey
 from eval.experiment.cost import cost
 from eval.experiment.live import Live
@@ -195,6 +195,11 @@ class Workbench:
         scores = dict(found.scores)
         for name, encoded in ({} if choosing else self.extra).items():
             scores |= {f"{name}/{metric}": value for metric, value in self.score(tuned, encoded).scores.items()}
+        details = {}
+        if key.arm == SHUFFLED and self.kind is kinds.SPANS:  # of which no predictions are kept to compute it from
+            details["chance"] = span_control.chance(
+                self.trial.splits.test, found.predictions, self.task.main_metric, key.seed
+            )
         return Cell(
             key,
             scores,
@@ -202,6 +207,7 @@ class Workbench:
             rescore.kept(self.task, found.predictions),
             settings,
             {"training_seconds": trained, "prediction_seconds": seconds - trained, **vars(spent)},
+            details,
         )
 
     def _place(self, rate: float, choosing: bool) -> Path:

@@ -92,7 +92,10 @@ def loss(
 
 
 def score(encoded: Encoded, outputs: np.ndarray, names: Sequence[str], label_names: Sequence[str] = ()) -> Evaluation:
-    """The option of the highest score, against the right one."""
+    """The option of the highest score, of equal ones the first, against the right one.
+
+    Options of the same text have equal scores: readers count and warn of them (eval.sources.choices.identical).
+    """
     unknown = [name for name in names if name not in METRICS]
     if unknown:
         raise InputError(f'no metric "{unknown[0]}" of choices{nearest(unknown[0], METRICS)}')

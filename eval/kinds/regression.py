@@ -17,6 +17,7 @@ import numpy as np
 from eval import metrics
 from eval.encode import Encoded, encode
 from eval.kinds.kind import Evaluation, Kind, mean_loss, read
+from eval.sources.rows import LARGEST
 from train.metrics import Pair
 from zoo.config import ModelConfig
 from zoo.errors import InputError
@@ -28,8 +29,10 @@ def encode_ratings(
 ) -> Encoded:
     """`eval.encode.encode` for examples whose labels are finite numbers: [E] float32."""
     labels = np.array([example.label for example in examples], np.float64)
-    if not np.isfinite(labels).all():
-        raise InputError(f"example {int(np.flatnonzero(~np.isfinite(labels))[0])} has no finite number as its label")
+    bad = np.flatnonzero(~(np.abs(labels) <= LARGEST))
+    if len(bad):
+        what = "a rating too large to learn" if np.isfinite(labels[bad[0]]) else "no finite number"
+        raise InputError(f"example {bad[0]} has {what} as its label: {labels[bad[0]]:g}")
     framed = encode([dataclasses.replace(e, label=0) for e in examples], tokenizer, config, max_length)
     return dataclasses.replace(framed, labels=labels.astype(np.float32))
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eval.encode import Encoded, buckets, check, first_place, frame_style
+from eval.encode import Encoded, buckets, check, first_place, frame_style, require_room
 from eval.kinds.classification import log_losses
 from eval.kinds.kind import Evaluation, Kind, mean_loss, read
 from eval.scores.entities import OUTSIDE, EntityCounts, count_entities, total
@@ -64,6 +64,7 @@ def encode_words(
     check(examples, tokenizer, config, max_length)
     style, head = frame_style(config), first_place(tokenizer, config)
     ends = len(tokenizer.frame([], style=style)[0])
+    require_room(max_length, ends)
     ids, token_types, labels, notes, truncated = [], [], [], [], 0
     cut = tokenizer.encode_with_offsets(" ".join(example.words) for example in examples)
     for number, (example, (pieces, spans)) in enumerate(zip(examples, cut, strict=True)):

@@ -34,6 +34,7 @@ def choose(
     task: TaskName = "",
     folder: Path | None = None,
     data: Path | None = None,
+    encoding: str = "utf-8",
     template: str | None = None,
     domain: str | None = None,
     test_limit: int = 0,
@@ -50,6 +51,7 @@ def choose(
         folder: where the task's published files are.
         data: in place of a task: a file in the layout of SWAG, HellaSwag or ARC, or a .jsonl with context, options and
             label; all its questions are asked.
+        encoding: of --data, such as latin-1.
         template: with {context}; \\n is a line break. By default the context itself, for ARC
             "Question: {context}\\nAnswer:".
         domain: the context of the options' own likelihood; by default the last line of the template without {context}.
@@ -66,7 +68,7 @@ def choose(
         raise InputError(f"give one of --task NAME ({KNOWN}) and --data FILE" + (", not both" if task else ""))
     if len(named(checkpoint)) > 1:
         raise InputError("one checkpoint at a time")
-    name, questions = _questions(task, folder, data, test_limit)
+    name, questions = _questions(task, folder, data, encoding, test_limit)
     body = (QUESTION if name.startswith("arc-") else "{context}") if template is None else template.replace("\\n", "\n")
     if body.count("{context}") != 1:
         raise InputError("the template needs {context}, once")
@@ -94,16 +96,20 @@ def choose(
     ]
     notes = [f"an even guess: {chance:.4f}"]
     notes += [f"{found.lost:,} contexts lost their beginning: too long"] if found.lost else []
+    notes += filter(None, [choices.identical_words(choices.identical(questions))])
     columns = ("measure", "option chosen", "accuracy", "over questions")
     show_table(f"{checkpoint} on {name}, {len(questions):,} questions", columns, rows, notes)
 
 
-def _questions(name: str, folder: Path | None, data: Path | None, limit: int) -> tuple[str, tuple[Choice, ...]]:
+def _questions(
+    name: str, folder: Path | None, data: Path | None, encoding: str, limit: int
+) -> tuple[str, tuple[Choice, ...]]:
     if data is None:
         task = tasks.get(name)
         if task.kind != "choice":
             raise InputError(f"task {name} is of kind {task.kind}; of multiple choice are {KNOWN}")
         return name, limited(tasks.load(task, folder), limit).test
-    layout = Task(data.stem, data.name, (), ("context", "options"), "label", str(data), kind="choice")
+    fields = ("context", "options")
+    layout = Task(data.stem, data.name, (), fields, "label", str(data), kind="choice", encoding=encoding)
     found = tuple(choices.read(layout, data)[0])
     return data.stem, limited(tasks.Splits(layout, (), (), found), limit).test

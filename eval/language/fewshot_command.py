@@ -34,6 +34,7 @@ def fewshot(
     label: str = "",
     text_b: str | None = None,
     test: Path | None = None,
+    encoding: str = "utf-8",
     shots: str = "0,4,16",
     seeds: int = 5,
     orders: int = 1,
@@ -60,6 +61,7 @@ def fewshot(
         label: the column of the label in --data; not needed where only one can be it.
         text_b: the column of the second text, for pairs.
         test: a file of the same columns to test on; by default a quarter of --data is held out.
+        encoding: of --data and --test, such as latin-1.
         shots: how many examples a prompt holds, with commas between.
         seeds: draws of the examples, stratified by class.
         orders: permutations of each draw.
@@ -85,6 +87,7 @@ def fewshot(
     if len(named(checkpoint)) > 1:
         raise InputError("few-shot prompting takes one checkpoint")
     given = {"task": task, "folder": folder, "data": data, "text": text, "label": label, "text_b": text_b, "test": test}
+    given["encoding"] = encoding
     splits = limited(splits_of(given), test_limit)
     form = make_template(splits.task, _unescaped(template), _words(verbaliser), _unescaped(intro))
     if max(counts) > len(splits.train):

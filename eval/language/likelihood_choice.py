@@ -61,7 +61,9 @@ class ChoiceScores:
         return np.array(found, np.int64)
 
     def accuracy(self, labels: Sequence[int]) -> dict[str, Interval]:
-        """Each measure's accuracy with its interval over questions.
+        """Each measure's accuracy with its interval over questions, cut off at 0 and 1.
+
+        Of equal scores the first option is chosen.
 
         Raises:
             InputError: not one label a question, or one that is no option.
@@ -72,7 +74,8 @@ class ChoiceScores:
             if not 0 <= label < len(options):
                 raise InputError(f"question {number} has {len(options)} options and label {label}")
         measures = [name for name in MEASURES if name != "acc_pmi" or self.prior is not None]
-        return {name: mean_interval(self.predictions(name) == np.asarray(labels)) for name in measures}
+        gold = np.asarray(labels)
+        return {name: mean_interval(self.predictions(name) == gold, bounds=(0.0, 1.0)) for name in measures}
 
 
 def score_options(

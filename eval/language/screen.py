@@ -57,7 +57,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 def show_json(content: Any) -> None:
     """Prints JSON that any reader takes: numbers that are not finite become null."""
-    print(json.dumps(finite(content), indent=2))
+    print(json.dumps(finite(content), indent=2, allow_nan=False))
 
 
 def finite(content: Any) -> Any:

@@ -2,9 +2,14 @@
 
     B-person I-person O B-company      ->  (person, 0, 2), (company, 3, 4)
 
-Tags are BIO or BIOES, read with the leniency of the CoNLL-2000 and 2003 evaluation: an entity begins at every B- or
-S-, and also at an I- or E- after O, after the end of another entity (E-, S-), or of another type than the word before.
-A tag other than O without such a prefix is a type of its own. Scores equal seqeval's in its default mode.
+A tag is a letter and a type: B-person; a bare B has the type "_", and a hyphen may be missing (Bper is B-per). Tags are
+BIO or BIOES, read with the leniency of the CoNLL-2000 and 2003 evaluation: an entity begins at every B and S, at an I
+or E after O, E (or S), and wherever the type changes. Scores equal seqeval's in its default mode, whatever the tags:
+
+- BILOU's L-x and U-x have no rule of their own, so they go on with an entity of their type and begin one only after
+  another type: two U-x side by side are one entity, and B-x L-x just before another B-x is lost. Bare L and U are no
+  sound tags in that mode, and are refused by `eval.sources.own_tasks`.
+- Types alone (PER, LOC ...) are not tags: their first letter is read as one. `are_entities` says which tags are.
 
     precision = found / predicted,    recall = found / true,    F1 = 2 precision recall / (precision + recall)
 
@@ -13,13 +18,14 @@ An entity is found when type, first and last word are right. Whatever is divided
 References: Tjong Kim Sang and De Meulder 2003, CoNLL-2003 shared task; Ramshaw and Marcus 1995 (BIO).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zoo.errors import InputError
 
 OUTSIDE = "O"
 PREFIXES = ("B", "I", "E", "S")
+NOWHERE = (OUTSIDE, ".")  # letters that are in no entity
 
 
 @dataclass(frozen=True)
@@ -58,16 +64,25 @@ class EntityCounts:
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """(type, first word, word after the last) of each entity of a sentence, in order."""
     found: list[tuple[str, int, int]] = []
-    kind_before, prefix_before, start = None, OUTSIDE, 0
+    letter_before, kind_before, start = OUTSIDE, "", 0
     for at, tag in enumerate([*tags, OUTSIDE]):
-        prefix, kind = _parts(tag)
-        begins = kind is not None and (prefix in ("B", "S") or prefix_before in ("E", "S") or kind != kind_before)
-        if kind_before is not None and (kind is None or begins):
+        letter, kind = _parts(tag)
+        changes = kind != kind_before
+        ends = letter_before in ("E", "S") or (letter_before in ("B", "I") and letter in ("B", "S", OUTSIDE))
+        if ends or (changes and letter_before not in NOWHERE):
             found.append((kind_before, start, at))
-        if begins:
+        begins = letter in ("B", "S") or (letter in ("I", "E") and letter_before in ("E", "S", OUTSIDE))
+        if begins or (changes and letter not in NOWHERE):
             start = at
-        kind_before, prefix_before = kind, prefix
+        letter_before, kind_before = letter, kind
     return found
+
+
+def are_entities(tags: Iterable[str]) -> bool:
+    """Whether a task's tags are those of entities: B-x or I-x among them, or bare B and I with O and nothing else."""
+    tags = set(tags)
+    bare = tags <= {OUTSIDE, *PREFIXES} and bool(tags & {"B", "I"})
+    return bare or any(tag[:2] in ("B-", "I-") for tag in tags)
 
 
 def count_entities(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, EntityCounts]:
@@ -111,9 +126,6 @@ def table(counts: dict[str, EntityCounts]) -> str:
     )
 
 
-def _parts(tag: str) -> tuple[str, str | None]:
-    """Prefix and type; type None outside."""
-    if tag == OUTSIDE:
-        return OUTSIDE, None
-    prefix, dash, kind = tag.partition("-")
-    return (prefix, kind) if dash and prefix in PREFIXES else ("", tag)
+def _parts(tag: str) -> tuple[str, str]:
+    """Letter and type; what stands before the first hyphen behind the letter is not read."""
+    return tag[:1] or OUTSIDE, tag[1:].split("-", 1)[-1] or "_"

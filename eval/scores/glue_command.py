@@ -1,11 +1,14 @@
 """`python -m eval glue`: development-set scores of fine-tuned runs as GLUE's table, beside published figures."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval import tasks
 from eval.scores.glue_scores import MNLI_SETS, SCORED, GlueTable
+from eval.sources import strict_json
+from eval.ways.finetune_config import FinetuneConfig
+from eval.ways.protocol import protocol as spoken_protocol
 from zoo.atomic_file import write_atomically
 from zoo.errors import InputError
 
@@ -23,6 +26,11 @@ def show(runs: tuple[str, ...], /, name: str = "this model", out: Path | None = 
     Examples:
         python -m eval glue runs/glue/cola runs/glue/rte --name "MiniLM"
     """
+    seen: dict[Path, str] = {}
+    for run in runs:
+        if (place := Path(run).resolve()) in seen:
+            raise InputError(f"{run} is {seen[place]} once more; a mean takes each run once")
+        seen[place] = run
     if not runs:
         raise InputError("which runs? Name one folder or more that finetune --out made on a task of GLUE")
     text = f"{table(runs).text(name)}\n{protocol(runs)}\n"
@@ -55,10 +63,11 @@ def table(runs: Sequence[str | Path]) -> GlueTable:
 def read(run: str | Path) -> tuple[str, Mapping[str, Any]]:
     """The task of a run and its test scores: metric -> value; for MNLI by test set."""
     settings, measured = (_json(Path(run) / file) for file in ("config.json", "metrics.json"))
-    task = settings.get("finetune", {}).get("task")
+    made = settings.get("finetune")
+    task = made.get("task") if isinstance(made, dict) else None
     if task not in SCORED:
         raise InputError(f"{run}: a run on {task or 'a file of its own'}, which is no task of GLUE")
-    if "test" not in measured:
+    if not isinstance(measured.get("test"), dict):
         raise InputError(f"{run}: metrics.json holds no test scores")
     if task != "mnli":
         return task, measured["test"]
@@ -72,22 +81,20 @@ def protocol(runs: Sequence[str | Path]) -> str:
     """A line for each run: how it was fine-tuned."""
     lines = []
     for run in runs:
-        settings = _json(Path(run) / "config.json").get("finetune", {})
-        config, labels = settings.get("config", {}), settings.get("labels")
-        kept = ("way", "learning_rate", "batch_size", "epochs", "max_length", "seed")
-        said = ", ".join(f"{name.replace('_', ' ')} {config[name]}" for name in kept if name in config)
-        few = f"; {labels:,} labels" if labels else ""
-        lines.append(f"- {settings.get('task')}: {settings.get('checkpoint')}; {said}{few}.")
+        whole = _json(Path(run) / "config.json")
+        settings, model = whole["finetune"], whole.get("model")
+        try:
+            config = FinetuneConfig.from_dict(settings["config"])
+        except (InputError, LookupError, TypeError) as error:
+            raise InputError(f"{run}: config.json does not say how it was fine-tuned: {error}") from None
+        task, labels = settings["task"], settings.get("labels")
+        pooling = str(model.get("pooling") or "") if isinstance(model, dict) else ""
+        start = ", random start" if settings.get("random_start") else ""
+        said = spoken_protocol(config, kind=tasks.get(task).kind, pooling=pooling)
+        few = f"{labels:,} labels" if labels else "all labels"
+        lines.append(f"- {task}: {settings.get('checkpoint')}{start}; {said}; {few}.")
     return "\n".join(["Ours:", "", *lines])
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; a folder is wanted that finetune --out made") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: a JSON object is needed")
-    return found
+    return strict_json.read_object(path, "a folder is wanted that finetune --out made")

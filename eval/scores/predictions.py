@@ -5,7 +5,7 @@
 | classification | predictions.tsv | label, prediction, probability, text |
 | regression | predictions.tsv | label, prediction, text |
 | tagging | predictions.conll | word, tag, predicted tag, with tabs; an empty line between sentences |
-| | entities.txt | precision, recall and F1 by type of entity, where tags begin with B- or I- |
+| | entities.txt | precision, recall and F1 by type of entity, where the tags are those of entities |
 | spans | predictions.json | question id -> answer, "" for none: the official scripts' input |
 | | na_prob.json | question id -> probability of no answer, for their v2.0 |
 | choice | predictions.tsv | label, prediction, probability, context, right option, chosen option |
@@ -22,6 +22,8 @@ from eval.kinds import Evaluation
 from eval.scores import entities
 from eval.task import Task
 
+PREDICTION_FILES = ("predictions.tsv", "predictions.conll", "entities.txt", "predictions.json", "na_prob.json")
+
 
 def prediction_files(task: Task, examples: Sequence[Any], found: Evaluation) -> dict[str, str]:
     """File name -> text.
@@ -33,7 +35,7 @@ def prediction_files(task: Task, examples: Sequence[Any], found: Evaluation) -> 
     """
     if task.kind == "tagging":
         files = {"predictions.conll": _tags(task, examples, found)}
-        if any(name.startswith(("B-", "I-")) for name in task.labels):
+        if entities.are_entities(task.labels):
             true = [[task.labels[tag] for tag in example.tags] for example in examples]
             said = [[task.labels[tag] for tag in tags] for tags in found.predictions]
             files["entities.txt"] = entities.table(entities.count_entities(true, said)) + "\n"
@@ -42,7 +44,9 @@ def prediction_files(task: Task, examples: Sequence[Any], found: Evaluation) -> 
         files = {"predictions.json": {answer.id: answer.text for answer in found.predictions}}
         if any(example.nullable for example in examples):
             files["na_prob.json"] = {answer.id: _logistic(answer.null_odds) for answer in found.predictions}
-        return {name: json.dumps(said, ensure_ascii=False, indent=1) + "\n" for name, said in files.items()}
+        return {
+            name: json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False) + "\n" for name, said in files.items()
+        }
     rows = {"classification": _classes, "regression": _ratings, "choice": _choices}[task.kind](task, examples, found)
     return {"predictions.tsv": "".join("\t".join(_flat(cell) for cell in row) + "\n" for row in rows)}
 

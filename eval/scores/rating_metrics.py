@@ -7,6 +7,7 @@ Moments add over batches, devices and hosts; Spearman's correlation ranks all va
 
 A correlation with values that are all the same is 0 / 0. It is 0.0 here: who always predicts one rating has ordered
 nothing, and a number that is not finite would end a run or win a comparison. (scipy gives nan with a warning.)
+Sums of squares hold ratings from 1e-150 to 1e150; `pearson`, which sees all at once, any.
 """
 
 from collections.abc import Callable, Iterable
@@ -110,8 +111,12 @@ class Moments:
 
 
 def pearson(predictions, labels) -> float:
-    """Pearson's correlation of [E] predictions and labels; see `Moments.pearson`."""
-    return Moments.of(predictions, labels).pearson()
+    """Pearson's correlation of [E] predictions and labels; see `Moments.pearson`.
+
+    Both are first brought to size 1 by a power of two, which rounds nothing, so that squares neither overflow nor
+    vanish, whatever the size of the numbers.
+    """
+    return Moments.of(*map(_of_size_one, ratings(predictions, labels))).pearson()
 
 
 def spearman(predictions, labels) -> float:
@@ -155,6 +160,11 @@ def score_ratings(predictions, labels, names: Iterable[str] = ("pearson", "spear
         if name not in RATING_METRICS:
             raise InputError(f'no metric of ratings "{name}"{nearest(name, RATING_METRICS)}')
     return {name: RATING_METRICS[name](predictions, labels) for name in names}
+
+
+def _of_size_one(values: np.ndarray) -> np.ndarray:
+    largest = np.abs(values).max(initial=0.0)
+    return np.ldexp(values, -int(np.frexp(largest)[1])) if largest else values
 
 
 def ratings(predictions, labels, weights=None) -> tuple[np.ndarray, np.ndarray]:

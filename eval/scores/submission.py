@@ -24,6 +24,7 @@ import numpy as np
 
 from eval import tasks
 from eval.examples import Example
+from eval.sources import strict_json
 from eval.sources.rows import read_hidden
 from eval.task import Task
 from zoo.atomic_file import write_atomically
@@ -120,7 +121,7 @@ def write(task: Task, hidden: Hidden, outputs: Any, folder: str | Path, label_na
     rows = zip(hidden.indices, spelled(task, outputs, label_names), strict=True)
     if task.benchmark == "SuperGLUE":
         path = Path(folder) / f"{hidden.name}.jsonl"
-        lines = [json.dumps({"idx": int(index), "label": value}) for index, value in rows]
+        lines = [json.dumps({"idx": int(index), "label": value}, allow_nan=False) for index, value in rows]
     else:
         path = Path(folder) / f"{hidden.name}.tsv"
         lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in rows)]
@@ -178,7 +179,7 @@ def submit(
 def _settings(run: str) -> dict[str, Any]:
     """The settings of a run that finetune made; {} of a checkpoint from elsewhere."""
     try:
-        found = json.loads((Path(run) / "config.json").read_text("utf-8")).get("finetune")
-    except (OSError, ValueError, AttributeError):
+        found = strict_json.read_object(Path(run) / "config.json").get("finetune")
+    except InputError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -13,13 +13,13 @@ WikiHow with marks in brackets: " [title]" becomes ". ", every other [mark] is t
 References: Zellers et al. 2018 (SWAG), Zellers et al. 2019 (HellaSwag), Clark et al. 2018 (ARC).
 """
 
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eval.sources import strict_json
 from eval.sources.readers import Table, format_of, read_table
 from eval.task import Task
 from zoo.errors import InputError
@@ -79,6 +79,16 @@ def read(task: Task, path: Path) -> tuple[list[Choice], list[str], dict[str, int
     return examples, [example.context for example in examples], {"without a label": unlabelled}
 
 
+def identical(examples: Sequence[Choice]) -> int:
+    """Questions of which two options are the same text, so that no reader tells them apart."""
+    return sum(len(set(example.options)) < len(example.options) for example in examples)
+
+
+def identical_words(count: int) -> str:
+    """The warning of `identical`, "" for none."""
+    return f"questions with two options of the same text, of which the first counts as chosen: {count:,}" * (count > 0)
+
+
 def clean_hellaswag(text: str) -> str:
     """The text without WikiHow's marks."""
     return " ".join(MARK.sub("", TITLE.sub(". ", text)).split())
@@ -115,7 +125,7 @@ def _hellaswag(row: dict[str, str]) -> Row:
 
 
 def _arc(row: dict[str, str]) -> Row:
-    question = json.loads(row["question"])
+    question = strict_json.parse(row["question"], "question")
     options = [option["text"].strip() for option in question["choices"]]
     labels = [str(option["label"]) for option in question["choices"]]
     key = row["answerKey"].strip()
@@ -130,7 +140,7 @@ def _plain(row: dict[str, str]) -> Row:
 
 
 def _list(text: str) -> list[Any]:
-    found = json.loads(text)
+    found = strict_json.parse(text, "options")
     if not isinstance(found, list):
         raise ValueError("the options are no list")
     return found

@@ -70,7 +70,7 @@ def from_file(
             raise InputError(f"{path}: columns are named in tables, and a file of kind {kind} has a layout of its own")
         from eval.sources.own_tasks import load_own  # which reads through this module
 
-        return load_own(path, kind, test)
+        return load_own(path, kind, test, encoding)
     main = main_metric or METRICS[kind][0]
     known = RATING_METRICS if kind == "regression" else COUNT_METRICS
     if main not in known:
@@ -89,7 +89,7 @@ def from_file(
         encoding=encoding,
         kind=kind,
     )
-    task = _with_columns(task, path, text, label, text_b)
+    task, header = _with_columns(task, path, text, label, text_b)
     if main == "f1" and task.num_labels != 2:
         raise InputError(f"{path}: f1 is of the second of two classes, and these are {task.num_labels}; take macro_f1")
     train, families, dropped = read_examples(task, path)
@@ -100,7 +100,7 @@ def from_file(
         tests["test"], _, left = read_examples(other, Path(test), "test")
         dropped = dict(Counter(dropped) + Counter(left))
     splits = split(task, train, families, dropped, tests)
-    return replace(splits, warnings=tuple(filter(None, [warning, *_doubts(splits)])))
+    return replace(splits, warnings=tuple(filter(None, [header, warning, *_doubts(splits)])))
 
 
 def _doubts(splits: Splits) -> list[str]:
@@ -119,20 +119,23 @@ def _doubts(splits: Splits) -> list[str]:
     ]
 
 
-def _with_columns(task: Task, path: Path, text: str, label: str, text_b: str | None) -> Task:
-    """The task with its columns, its format and, for classes, its label names as the table has them."""
-    numbers = task.kind == "regression"
-    table = readers.read_table(path, readers.format_of(path), encoding=task.encoding)
+def _with_columns(task: Task, path: Path, text: str, label: str, text_b: str | None) -> tuple[Task, str]:
+    """The task with its columns, its format and, for classes, its label names as the table has them; and a warning."""
+    numbers, format = task.kind == "regression", readers.format_of(path)
+    table = readers.read_table(path, format, encoding=task.encoding)
     text, label = columns.find(table, text, label, text_b, numbers=numbers)
     fields = (text,) if text_b is None else (text, text_b)
-    task = replace(task, text_fields=fields, label_field=label, reader=readers.format_of(path))
-    if task.labels or numbers:
-        return task
+    task = replace(task, text_fields=fields, label_field=label, reader=format)
     names = {row[label].strip() for row in table.rows if row.get(label, "").strip()}
+    warning = ""
+    if format in ("tsv", "csv") and (label in names or columns.NUMBER.fullmatch(label)):
+        warning = f'the first line looks like data and is read as the names of columns ("{label}"): add a header'
+    if task.labels or numbers:
+        return task, warning
     if len(names) > 50 and 2 * len(names) > len(table.rows):
         raise InputError(
             f'{path}: column "{label}" holds {len(names)} values in {len(table.rows)} rows: numbers or names of '
             "rows, not classes (to predict a number, say that the kind is regression)"
         )
     whole = all(re.fullmatch(r"-?[0-9]+", name) for name in names)
-    return replace(task, labels=tuple(sorted(names, key=int) if whole else sorted(names)))
+    return replace(task, labels=tuple(sorted(names, key=int) if whole else sorted(names))), warning

@@ -14,11 +14,12 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Container, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from eval.sources import strict_json
 from zoo.errors import InputError, nearest
 
 # A published file may hold this many torn rows, or this share of them, before it is another file than it should be.
@@ -36,6 +37,7 @@ class Table:
         lines: line number of each row, counted from 1.
         rows: column -> text, one dict a row. In JSON lines a key may be missing from a row.
         torn: line numbers of rows with the wrong number of fields, where these may be left out.
+        nested: of JSON lines, columns that hold a list or an object (here its JSON) -> the first such line.
     """
 
     path: Path
@@ -43,9 +45,15 @@ class Table:
     lines: tuple[int, ...]
     rows: tuple[dict[str, str], ...]
     torn: tuple[int, ...] = ()
+    nested: Mapping[str, int] = field(default_factory=dict)
 
     def require(self, column: str) -> None:
-        """Raises InputError where the file has no such column, naming those that it has."""
+        """Raises InputError where the file has no such column, naming those that it has, or one with lists in it."""
+        if column in self.nested:
+            raise InputError(
+                f'{self.path}: line {self.nested[column]}: "{column}" holds a list or an object; one text or one label '
+                "is needed"
+            )
         if column not in self.columns:
             hint = nearest(column, self.columns)
             there = "" if hint.startswith("; one of") else f" among {', '.join(self.columns)}"
@@ -147,15 +155,19 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         raise InputError(f"{path}: the file is empty")
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        return data.decode(encoding)
+        text = data.decode(encoding)
+        text.encode()  # some encodings spell halves of characters
+        return text
     except LookupError:
         raise InputError(f'{path}: unknown encoding "{encoding}"{nearest(encoding, ["utf-8", "latin-1"])}') from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{path}: line {line}: byte 0x{data[error.start]:02x} is not {encoding}; save as UTF-8, or name the "
-            f'encoding (such as encoding="latin-1")'
+            'encoding (--encoding latin-1; encoding="latin-1" in Python)'
         ) from None
+    except (UnicodeError, ValueError) as error:  # encodings that say no byte, and those of no text, such as hex
+        raise InputError(f"{path}: is not {encoding}: {' '.join(str(error).split())}") from None
 
 
 def _numbered_lines(text: str):
@@ -217,18 +229,19 @@ def _from_lists(
 
 def _json_lines(path: Path, text: str) -> Table:
     columns: dict[str, None] = {}
+    nested: dict[str, int] = {}
     lines, rows = [], []
     for number, line in _numbered_lines(text):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}: line {number}: not JSON: {error}") from None
+        row = strict_json.parse(line, f"{path}: line {number}")
         if not isinstance(row, dict):
             raise InputError(f"{path}: line {number}: a JSON object is needed, not a {type(row).__name__}")
         columns.update(dict.fromkeys(row))
+        for name, value in row.items():
+            if isinstance(value, list | dict):
+                nested.setdefault(name, number)
         lines.append(number)
         rows.append({name: _plain(value) for name, value in row.items()})
-    return Table(path, tuple(columns), tuple(lines), tuple(rows))
+    return Table(path, tuple(columns), tuple(lines), tuple(rows), nested=nested)
 
 
 def _plain(value: Any) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.examples import Splits, text_of
+from eval.sources.choices import identical, identical_words
 from eval.sources.rows import read_examples
 from eval.sources.splits import fraction, group_keys, normalise
 from eval.task import Task
@@ -67,7 +68,11 @@ def split(
             raise InputError(f"{task.train_file}: {len(pool)} rows leave none for the {split} set; more are needed")
     _require_choice(task, train)
     extra = {name: tuple(examples) for name, examples in tests.items() if name != task.test_name}
-    return Splits(task, tuple(train), tuple(validation), tuple(test), dropped, extra)
+    warnings = ()
+    if task.kind == "choice":
+        alike = identical([*train, *validation, *(e for examples in (tests or {"": test}).values() for e in examples)])
+        warnings = tuple(filter(None, [identical_words(alike)]))
+    return Splits(task, tuple(train), tuple(validation), tuple(test), dropped, extra, warnings)
 
 
 def _require_choice(task: Task, train: list[Any]) -> None:

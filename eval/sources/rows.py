@@ -11,6 +11,7 @@ from eval.task import Task
 from zoo.errors import InputError, nearest
 
 UNKNOWN = -1
+LARGEST = 1e15  # sums of squared errors of ratings beyond are not finite in float32
 
 
 def read_examples(
@@ -122,6 +123,8 @@ def _label(task: Task, value: str, where: str) -> int | float | None:
         rating = math.nan
     if not math.isfinite(rating):
         raise InputError(f'{where}: "{value}" in "{task.label_field}" is no rating; a number is needed')
+    if abs(rating) > LARGEST:
+        raise InputError(f"{where}: the rating {value} is too large to learn: its square overflows; divide the column")
     if task.label_range is not None and not task.label_range[0] <= rating <= task.label_range[1]:
         raise InputError(
             f"{where}: {value} is no rating from {task.label_range[0]:g} to {task.label_range[1]:g} of {task.name}"

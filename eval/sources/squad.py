@@ -10,7 +10,6 @@ questions without an answer (v2.0), saying nothing is right for these alone.
 References: Rajpurkar et al. 2016 (v1.1), Rajpurkar, Jia and Liang 2018 (v2.0).
 """
 
-import json
 import re
 import string
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.sources import strict_json
 from eval.sources.readers import read_text
 from eval.task import Task
 from zoo.errors import InputError, nearest
@@ -84,12 +84,7 @@ def read(task: Task, path: Path) -> tuple[list[SpanExample], list[str], dict[str
         InputError: no SQuAD file, naming the first thing that is missing and where; an id that stands twice; answers
             none of which is where the file says.
     """
-    try:
-        content = json.loads(read_text(path))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: not JSON: {error}") from None
+    content = strict_json.parse(read_text(path, task.encoding), f"{path}")
     articles = _need(content, "data", list, f"{path}")
     version2 = str(content.get("version", "")).lstrip("vV").startswith("2")
     found, seen = [], set()

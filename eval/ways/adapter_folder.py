@@ -9,6 +9,7 @@ python -m eval merge folder runs/merged   # the same as an ordinary run folder
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 import zoo
 from eval.experiment.trial import fingerprint
 from eval.finetune import Finetuned, random_start
+from eval.scores.predictions import PREDICTION_FILES
+from eval.sources import strict_json
 from eval.ways import lora
 from eval.ways.finetune_config import FinetuneConfig
 from zoo.checkpoints import run_folder
@@ -63,7 +66,7 @@ def save(
     about |= {"rank": config.lora_rank, "alpha": float(config.lora_alpha), "head": head}
     about |= {"random_start": random_start, "seed": config.seed}
     settings = {"model": tuned.model.config.to_dict(), "adapter": about}
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(settings, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     tokenizer.save(folder / "tokenizer")
 
 
@@ -109,6 +112,8 @@ def load(folder: str | Path, base: str | None = None) -> tuple[Model, dict[str, 
 def merge(run: Path, out: Path, /, base: str = "") -> None:
     """Turn a LoRA run into an ordinary run folder: adapters are added to the kernels of their base.
 
+    Its scores and predictions go along, with a note of the run and the base that they were measured on.
+
     Args:
         run: what `finetune --way lora --out` made.
         out: the run folder to make.
@@ -119,12 +124,18 @@ def merge(run: Path, out: Path, /, base: str = "") -> None:
     """
     require_apart(str(run), out)
     require_free(out.absolute(), overwrite=False)
-    _read(run)
+    about, _ = _read(run)
     model, params = load(run, base or None)
-    settings = json.loads((run / "config.json").read_text("utf-8"))
+    note = {"run": str(run.absolute()), "base": base or about["base"], "fingerprint": about["fingerprint"]}
     with whole_folder(out.absolute(), overwrite=False) as work:
         run_folder.save(model, params, work, zoo.load_tokenizer(run))
-        (work / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        for name in ("config.json", "metrics.json"):
+            if (run / name).exists():
+                content = strict_json.read_object(run / name) | {"merged": note}
+                (work / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        for name in PREDICTION_FILES:
+            if (run / name).exists():
+                shutil.copyfile(run / name, work / name)
     print(f"merged {run} -> {out}")
 
 
@@ -133,7 +144,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], ModelConfig]:
     if not is_folder(folder):
         raise InputError(f"{folder}: holds no {TENSORS}; name a folder that finetune --way lora --out made")
     try:
-        settings = json.loads(where.read_text("utf-8"))
+        settings = strict_json.read_object(where)
         about, plain = settings["adapter"], settings["model"]
         good = isinstance(plain, dict) and all(isinstance(about[name], kind) for name, kind in FIELDS.items())
         if not good or about["rank"] < 1:

@@ -49,4 +49,5 @@ def check_labels(encoded: Encoded, num_labels: int, kind: Kind) -> None:
     if present[0] < 0 or present[-1] >= num_labels:
         raise InputError(f"labels are {present[0]} to {present[-1]}; {num_labels} classes are 0 to {num_labels - 1}")
     if len(present) < 2:
-        raise InputError(f"{len(encoded)} labelled examples of one class only; two classes are needed to learn from")
+        count = f"{len(encoded):,} labelled example{'s' if len(encoded) > 1 else ''}"
+        raise InputError(f"{count} of one class only; two classes are needed to learn from, so two labels or more")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from eval.encode import Encoded
 from eval.kinds import Kind
 from eval.metrics import METRICS, RATING_METRICS, higher_is_better
-from eval.predict import evaluate
+from eval.predict import NotFiniteError, evaluate
 from eval.ways.finetune_config import FinetuneConfig
 from zoo.errors import InputError, nearest
 from zoo.model import Model
@@ -29,7 +29,8 @@ class Best:
 class Selection:
     """Evaluations of a run. With config.select "last" there are none, and the end is the best.
 
-    Of equal scores the earlier counts. Attribute `evaluations`: a dict for each look, of step, epoch, loss, the metric.
+    Of equal scores the earlier counts, and an evaluation that is not finite never does. Attribute `evaluations`: a dict
+    for each look, of step, epoch, loss, the metric; None for what is not finite.
 
     Args:
         config: select, metric, patience.
@@ -53,8 +54,9 @@ class Selection:
         self.kind, self.validation, self.names, self.devices = kind, validation, tuple(label_names), devices
         self.active, self.patience = config.select == "best", config.patience
         self.metric = config.metric or kind.metrics[0]
-        self.evaluations: list[dict[str, float]] = []
+        self.evaluations: list[dict[str, float | None]] = []
         self._best: Best | None = None
+        self._diverged: NotFiniteError | None = None
         self._score, self._waited = -math.inf, 0
         if not self.active:
             return
@@ -71,25 +73,32 @@ class Selection:
     def look(self, step: int, epoch: int, model: Model, params: Any, trained: Any) -> bool:
         """Evaluates; keeps a copy of `trained` where it is the best so far. True: patience is at its end."""
         by_loss = self.metric == "loss"
-        found = evaluate(
-            model,
-            params,
-            self.validation,
-            () if by_loss else (self.metric,),
-            kind=self.kind,
-            label_names=self.names,
-            devices=self.devices,
-        )
-        value = float(found.loss if by_loss else found.scores[self.metric])
-        self.evaluations.append({"step": step, "epoch": epoch, "loss": float(found.loss), self.metric: value})
+        try:
+            found = evaluate(
+                model,
+                params,
+                self.validation,
+                () if by_loss else (self.metric,),
+                kind=self.kind,
+                label_names=self.names,
+                devices=self.devices,
+            )
+            loss, value = float(found.loss), float(found.loss if by_loss else found.scores[self.metric])
+        except NotFiniteError as error:
+            loss, value, self._diverged = math.nan, math.nan, error
+        told = {"loss": loss, self.metric: value}
+        finite = {name: number if math.isfinite(number) else None for name, number in told.items()}
+        self.evaluations.append({"step": step, "epoch": epoch, **finite})
         score = value if higher_is_better(self.metric) else -value
-        if self._best is None or score > self._score:
+        if math.isfinite(score) and score > self._score:
             self._best = Best(jax.tree.map(jnp.copy, trained), step, epoch)
-            self._score, self._waited = (score if math.isfinite(score) else -math.inf), 0
+            self._score, self._waited = score, 0
             return False
         self._waited += 1
         return 0 < self.patience <= self._waited
 
     def best(self, trained: Any, step: int, epoch: int) -> Best:
-        """The best, or these of the end where nothing was selected."""
+        """The best, or these of the end where nothing is selected; NotFiniteError where no evaluation was finite."""
+        if self.active and self._best is None:
+            raise self._diverged or NotFiniteError("no evaluation on the validation examples is finite")
         return self._best or Best(trained, step, epoch)

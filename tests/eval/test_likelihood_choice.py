@@ -49,7 +49,10 @@ def test_accuracy_with_intervals():
     found = ChoiceScores(values, ones, ones, None, 0)
     interval = found.accuracy([0, 1, 1, 0])["acc"]
     assert interval.mean == 0.75 and interval.n == 4
-    assert interval.half_width == pytest.approx(3.18244631 * 0.5 / 2, rel=1e-6)
+    assert interval.low == 0.0 and interval.high == 1.0  # 0.75 +- 3.18244631 * 0.5 / 2, cut off
+    many = ChoiceScores(values[:1] * 15 + values[2:3], ones[:1] * 15 + ones[2:3], ones[:1] * 15 + ones[2:3], None, 0)
+    interval = many.accuracy([0] * 16)["acc"]
+    assert interval.mean == 15 / 16 and interval.low == pytest.approx(15 / 16 - 2.13144955 * 0.25 / 4, rel=1e-6)
     assert set(found.accuracy([0, 1, 1, 2])) == {"acc", "acc_norm", "acc_per_token"}
     with pytest.raises(InputError, match="question 0 has 2 options and label 2"):
         found.accuracy([2, 1, 1, 0])

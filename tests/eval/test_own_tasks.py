@@ -54,6 +54,37 @@ def test_parts_of_speech_have_no_entities(tmp_path):
         load_tagged(tmp_path / "bad.txt")
 
 
+def test_bare_tags_are_entities_and_bilou_is_warned_of(tmp_path):
+    bare = conll(tmp_path / "bare.tsv", [[(f"gene{n}", "B"), ("p53", "I"), (f"in{n}", "O")] for n in range(30)])
+    splits = load_tagged(bare)
+    assert splits.task.main_metric == "entity_f1" and splits.warnings == ()
+    bilou = conll(tmp_path / "bilou.tsv", [[(f"a{n}", "B-x"), ("b", "L-x"), (f"c{n}", "U-x")] for n in range(30)])
+    (line,) = load_tagged(bilou).warnings
+    assert "neighbours of one type run together; write E- for L- and S- for U-" in line
+    with pytest.raises(InputError, match="bare tags L and U have no agreed reading; write E for L and S for U"):
+        load_tagged(conll(tmp_path / "bad.tsv", [[("a", "B"), ("b", "L"), ("c", "U")]]))
+
+
+def test_every_kind_honours_the_encoding(tmp_path):
+    made = {
+        "tagging": ("t.conll", "".join(f"caf\xe9{n} B-x\nis O\n\n" for n in range(30))),
+        "classification": ("c.tsv", "text\tlabel\n" + "".join(f"caf\xe9 {n}\t{'ab'[n % 2]}\n" for n in range(30))),
+        "choice": (
+            "o.jsonl",
+            "".join(f'{{"context": "caf\xe9 {n}", "options": ["x", "y"], "label": 0}}\n' for n in range(30)),
+        ),
+    }
+    made["spans"] = (
+        "s.json",
+        squad(tmp_path / "s.json", 30, words="caf\xe9 and").read_text().replace("\\u00e9", "\xe9"),
+    )
+    for kind, (name, text) in made.items():
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError, match="byte 0xe9 is not utf-8; .*--encoding latin-1"):
+            tasks.from_file(tmp_path / name, kind=kind)
+        assert "caf\xe9" in tasks.from_file(tmp_path / name, kind=kind, encoding="latin-1").train[0].texts[0]
+
+
 def squad(path, count, impossible=False, shift=0, words="context"):
     data = []
     for n in range(count):
@@ -132,3 +163,26 @@ def test_classes_ratings_and_choices_are_rows():
     ratings = np.array([2.25], np.float32)
     rows = prediction_files(task("regression"), [Example("a", None, 2.5)], Evaluation(ratings, ratings, 0.0, {}))
     assert rows["predictions.tsv"].splitlines()[1] == "2.5\t2.2500\ta"
+
+
+def test_options_of_one_text_are_counted(tmp_path):
+    rows = [{"context": f"c {n}", "options": ["a", "a" if n < 3 else "b"], "label": 0} for n in range(40)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (line,) = load_choices(tmp_path / "mine.jsonl").warnings
+    assert line == "questions with two options of the same text, of which the first counts as chosen: 3"
+
+
+def test_a_first_line_of_data_is_warned_of(tmp_path):
+    rows = "".join(f"harbor{n} tide{n} oven{n} sea{n}\t{'yes' if n % 2 else 'no'}\n" for n in range(40))
+    (tmp_path / "bare.tsv").write_text(rows)
+    assert "the first line looks like data" in tasks.from_file(tmp_path / "bare.tsv").warnings[0]
+    (tmp_path / "good.tsv").write_text("text\tlabel\n" + rows)
+    assert tasks.from_file(tmp_path / "good.tsv").warnings == ()
+
+
+def test_a_rating_beyond_what_can_be_learnt(tmp_path):
+    (tmp_path / "r.tsv").write_text(
+        "text\trating\n" + "".join(f"a tide {n}\t{n}\n" for n in range(20)) + "b c\t1e300\n"
+    )
+    with pytest.raises(InputError, match="line 22: the rating 1e300 is too large to learn"):
+        tasks.from_file(tmp_path / "r.tsv", kind="regression")

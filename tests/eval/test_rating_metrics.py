@@ -101,3 +101,10 @@ def test_nothing_to_score_and_unknown_names():
     with pytest.raises(InputError, match='did you mean "spearman"'):
         score_ratings([1.0], [1.0], ("spearmann",))
     assert higher_is_better("pearson") and not higher_is_better("mean_absolute_error")
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200, 1e300, 1e-310])
+def test_the_size_of_ratings_does_not_matter(size):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pearson(size * np.array([1.0, 2.0, 4.0]), [1.0, 2.0, 3.0]) == pytest.approx(0.98198, abs=1e-4)

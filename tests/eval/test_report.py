@@ -237,3 +237,23 @@ def test_machine_facts_name_no_host():
     facts = report.machine_facts()
     assert int(facts["cores"]) >= 1 and platform.node() not in facts.values()
     assert {"python", "jax", "numpy"} <= set(report.version_facts())
+
+
+def test_a_full_disk_leaves_no_half_of_a_report(built, tmp_path, monkeypatch):
+    real = report_files.write_atomically
+
+    def full(path, data):
+        if path.name == "report.md":
+            raise InputError(f"{path}: cannot be written: No space left on device")
+        real(path, data)
+
+    monkeypatch.setattr(report_files, "write_atomically", full)
+    with pytest.raises(InputError, match="No space left"):
+        report_files.write(built, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_intervals_of_accuracy_stay_in_its_range():
+    found = mean_interval([1.0, 0.9], bounds=metrics.bounds("mismatched/accuracy"))
+    assert found.high == 1.0 and found.low == pytest.approx(0.3147, abs=1e-3)
+    assert metrics.bounds("pearson") == (-1.0, 1.0) and metrics.bounds("loss")[1] == float("inf")

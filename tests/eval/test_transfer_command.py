@@ -41,7 +41,7 @@ def test_it_tells_the_time_runs_reports_and_reuses_its_cells(made, source, table
     assert any(line.startswith("plan: 6 cells, 6 of them finished: nothing to run on this machine") for line in lines)
     assert sum(line.endswith("(finished before)") for line in lines) == 6
     assert lines[-1] == f"report: {made / 'report.html'}"
-    said = "tiny on mine: all parameters; learning rate 0.003 for both arms; 1 epochs of AdamW"
+    said = "tiny on mine: all parameters; learning rate 0.003 for both arms; 1 epoch of AdamW"
     assert any(line.startswith(said) for line in lines)
 
 
@@ -189,7 +189,7 @@ def test_compare_holds_fine_tuned_folders_against_each_other(source, table, tmp_
     assert evaluate(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
     assert "the first that differs is example 1)" in capsys.readouterr().err
     assert evaluate(["compare", str(tmp_path / "a"), table]) == 2
-    assert "not a report of transfer" in capsys.readouterr().err
+    assert f"{table}: not JSON" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,28 @@ from seqeval import metrics as seqeval
 from eval.scores.entities import count_entities, entities, total
 
 TAGS = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("x", "y", "geo-loc"))]
-PAIRS = st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS))
-SENTENCES = st.lists(st.lists(PAIRS, min_size=1, max_size=8), min_size=1, max_size=5)
+BARE = ["O", "B", "I", "E", "S", "I-_", "B-_", "B-x"]
+BILOU = ["O", *(f"{prefix}-{kind}" for prefix in "BILU" for kind in "xy")]
+ODD = ["O", "B-x", "I-x", "Bat", "bat", "Iat", "B-at", "ORG", "LOC", "OR-G", "b-x", ".", "B-", "I-a-b", "Ia-b"]
 
 
 @settings(max_examples=300)
-@given(SENTENCES)
+@given(
+    st.sampled_from([TAGS, BARE, BILOU, ODD]).flatmap(
+        lambda tags: st.lists(
+            st.lists(st.tuples(st.sampled_from(tags), st.sampled_from(tags)), min_size=1, max_size=8),
+            min_size=1,
+            max_size=5,
+        )
+    )
+)
 def test_scores_are_seqevals(sentences):
     true, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
-    for tags in (*true, *predicted):
-        theirs = seqeval.sequence_labeling.get_entities(tags)
-        assert entities(tags) == [(kind, start, end + 1) for kind, start, end in theirs]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for tags in (*true, *predicted):
+            theirs = seqeval.sequence_labeling.get_entities(tags)
+            assert entities(tags) == [(kind, start, end + 1) for kind, start, end in theirs]
     counts = count_entities(true, predicted)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

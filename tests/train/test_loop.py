@@ -22,6 +22,7 @@ from train.config import RunConfig, TrainConfig
 from train.data.shards import write_shards
 from train.logs import MetricsLog, read
 from train.mesh import make_driver
+from train.opening import open_splits
 from train.optimizer import make_optimizer
 from train.run_folder import RunFolder
 from train.state import initial_state
@@ -185,7 +186,7 @@ def test_evaluation_counts_every_row_whatever_the_batch_size(whole):
     results = []
     for driver, size in ((make_driver("jit"), 3), (make_driver("jit"), 64), (make_driver("mesh"), 16)):
         sized = RunConfig(config.model, config.train.replace(batch_size=size))
-        _, valid = loop.open_splits(sized, shards, tokenizer)
+        _, valid = open_splits(sized, shards, tokenizer)
         assert len(valid) % size != 0
         step = driver.compile_eval(make_eval_step(model, make_objective(sized.train, model, tokenizer)))
         results.append(loop.evaluate(step, params, driver, valid))
@@ -256,7 +257,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_step_rows_and_checkpoint(conf
     assert f"the last good checkpoint is {tmp_path / 'run' / 'checkpoints' / '5'}" in line
     from train.data.shards import open_shards
 
-    rows = loop.open_splits(config, open_shards(config.train.data), made_up.tokenizer())[0].rows_at(7)
+    rows = open_splits(config, open_shards(config.train.data), made_up.tokenizer())[0].rows_at(7)
     assert ", ".join(map(str, rows.tolist())) in line and "of documents" in line
     saved = [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
     assert saved == ["5"]

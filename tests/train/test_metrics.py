@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import zoo
 from train.config import RunConfig, TrainConfig
-from train.loop import flops_per_token
 from train.metrics import accuracy, add, divide, mfu, peak_flops
+from train.opening import flops_per_token
 
 pairs = st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 9).map(float)), min_size=1, max_size=6)
 

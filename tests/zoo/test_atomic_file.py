@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The one writer of files, and those that rename whole folders or sets of files.
 OWN_RENAMES = {
     "zoo/atomic_file.py", "zoo/packages.py", "zoo/checkpoints/whole_folder.py",
-    "train/data/shards.py", "eval/demo.py",
+    "train/data/shards.py", "eval/demo.py", "eval/experiment/report_files.py",
 }  # fmt: skip
 
 

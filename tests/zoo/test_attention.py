@@ -243,7 +243,7 @@ def refusal(**options) -> str:
 
 def test_refusals_by_name():
     dropout = at_site(row_seeds(jax.random.key(0), B), 0.1, 0, "attention_weights")
-    assert refusal(kernel="flsh") == 'attention kernel "flsh" is unknown; one of auto, xla, cudnn, blockwise, einsum'
+    assert refusal(kernel="flsh") == 'attention kernel "flsh" is unknown; did you mean "splash"?'
     assert refusal(kernel="xla", dropout=dropout, soft_cap=1.0) == (
         'attention kernel "xla" does not honour dropout or a soft cap; use "einsum" or "auto"'
     )
@@ -253,16 +253,17 @@ def test_refusals_by_name():
     assert refusal(kernel="blockwise", return_weights=True) == (
         'attention kernel "blockwise" never forms the weights; return_weights needs "einsum"'
     )
-    assert refusal(kernel="cudnn") == (
-        'attention kernel "cudnn" needs a CUDA device and none is here; use "auto" or "blockwise"'
-    )
+    assert refusal(kernel="cudnn") == ('attention kernel "cudnn" needs bfloat16 or float16, not float32; use "auto"')
+    half = jnp.ones((1, 2, 4, 8), jnp.bfloat16)
+    with pytest.raises(InputError, match='^attention kernel "cudnn" needs a CUDA device and none is here; use "auto"'):
+        attend(half, half, half, kernel="cudnn")
     with pytest.raises(InputError, match="^attention: 3 key-value heads do not divide 4 query heads$"):
         attend(jnp.ones((1, 2, 4, 2)), jnp.ones((1, 2, 3, 2)), jnp.ones((1, 2, 3, 2)))
 
 
 def test_cudnn_is_told_all_that_xla_is(monkeypatch):
-    """No CUDA device is here: with one feigned and the library's xla in cuDNN's place, cuDNN's call carries causality,
-    mask, bias and scale in full (equal to the oracle), and blind rows are zeroed after it whatever it gives."""
+    """No CUDA device is here: with that check left out and the library's xla in cuDNN's place, cuDNN's call carries
+    causality, mask, bias and scale in full (equal to the oracle), and blind rows are zeroed after it."""
     told = []
     library = jax.nn.dot_product_attention
 
@@ -270,10 +271,7 @@ def test_cudnn_is_told_all_that_xla_is(monkeypatch):
         told.append((implementation, options.get("is_causal", False)))
         return library(*args, implementation="xla", **options)
 
-    class Gpu:
-        platform = "gpu"
-
-    monkeypatch.setattr(attention.jax, "devices", lambda: [Gpu()])
+    monkeypatch.setattr(attention, "only_on", lambda platform, kernel, x: x)
     monkeypatch.setattr(attention.jax.nn, "dot_product_attention", stand_in)
     arrays, options = make_case(CASES[0] | {"dropout": 0, "soft_cap": 0, "bias": 1})
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)

@@ -3,6 +3,8 @@
 Every property is held bit for bit or to 1e-5 for each kernel, with and without remat, scan, dropout, cache and weights.
 """
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,9 +35,16 @@ def params():
     return {name: zoo.Model(config).init(jax.random.key(0)) for name, config in FAMILIES.items()}
 
 
+# The eight tokens of a row over four devices, its two rows over two.
+SPLIT = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
 def apply(config, params, tokens, **call):
     params = zoo.stack_layers(params, config) if config.scan else params
-    return zoo.Model(config).apply(params, tokens, **call)
+    if config.attention_kernel not in ("ring", "gathered") or not jax.sharding.get_abstract_mesh().empty:
+        return zoo.Model(config).apply(params, tokens, **call)
+    with jax.set_mesh(SPLIT):
+        return jax.device_put(zoo.Model(config).apply(params, tokens, **call), jax.devices()[0])
 
 
 # The future ----------------------------------------------------------------------------------------------------------
@@ -50,6 +59,12 @@ CAUSAL = [
     ("llama", "einsum", "dots", True, False, True, False, None),
     ("gpt", "blockwise", "dots", True, True, False, False, 3),
     ("llama", "blockwise", "none", False, False, False, True, None),
+    ("gpt", "ring", "full", True, True, False, False, None),
+    ("llama", "ring", "none", False, False, False, False, 3),
+    ("gpt", "gathered", "dots", True, True, False, False, 3),
+    ("llama", "gathered", "full", True, False, False, False, None),
+    ("llama", "splash_interpreted", "full", True, False, False, False, None),
+    ("gpt", "splash_interpreted", "none", False, False, False, False, 3),
 ]
 
 
@@ -70,7 +85,10 @@ def test_the_last_token_changes_no_earlier_logit(params, family, kernel, remat, 
         assert layer.shape == (2, 4, 8, 10 if cache else 8)
 
 
-@pytest.mark.parametrize(("kernel", "remat"), [("xla", "full"), ("blockwise", "dots"), ("einsum", "none")])
+@pytest.mark.parametrize(
+    ("kernel", "remat"),
+    [("xla", "full"), ("blockwise", "dots"), ("einsum", "none"), ("ring", "minimal"), ("splash_interpreted", "full")],
+)
 def test_no_gradient_comes_from_the_future(params, kernel, remat):
     """d(logits before t) / d(input t) is exactly 0, remat and scan included; d(logits at t) is not."""
     config = FAMILIES["llama"].replace(attention_kernel=kernel, remat=remat, scan=True)
@@ -83,7 +101,8 @@ def test_no_gradient_comes_from_the_future(params, kernel, remat):
 
         return of(slice(0, 5)), of(slice(5, 6))
 
-    earlier, at = gradients(inputs)
+    with jax.set_mesh(SPLIT) if kernel == "ring" else contextlib.nullcontext():
+        earlier, at = gradients(inputs)
     assert (np.asarray(earlier)[:, 5:] == 0).all() and (np.abs(np.asarray(earlier)[:, :5]).max(-1) > 0).all()
     assert (np.abs(np.asarray(at)[:, 5]) > 0).all()
 
@@ -119,7 +138,7 @@ def unpacked(params):
     }
 
 
-@pytest.mark.parametrize("kernel", ["einsum", "xla", "blockwise"])
+@pytest.mark.parametrize("kernel", ["einsum", "xla", "blockwise", "ring", "gathered", "splash_interpreted"])
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_packed_is_unpacked(params, unpacked, family, kernel):
     """To 1e-5; and changing document 1 leaves document 2 bit-identical."""
@@ -131,7 +150,7 @@ def test_packed_is_unpacked(params, unpacked, family, kernel):
 
 
 @pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize("kernel", ["einsum", "blockwise"])
+@pytest.mark.parametrize("kernel", ["einsum", "blockwise", "ring"])
 def test_a_segment_in_two_runs_is_one_document(params, window, kernel):
     """Visibility and positions go by the id, wherever in the row its tokens stand."""
     config = FAMILIES["llama"].replace(layer_pattern=(LayerConfig(window=window),), attention_kernel=kernel)
@@ -206,13 +225,14 @@ def test_left_padding_does_not_narrow_a_window(params):
 
 
 def test_dropout_is_one_function_whatever_the_kernel(params):
-    """Blockwise and einsum under the same key; other keys give other numbers; no key means evaluation."""
+    """Blockwise, ring and einsum under the same key; other keys give other numbers; no key means evaluation."""
     config = FAMILIES["gpt"]
     dropped = [
         apply(config.replace(attention_kernel=kernel), params["gpt"], ROWS, dropout_key=KEY).logits
-        for kernel in ("einsum", "blockwise")
+        for kernel in ("einsum", "blockwise", "ring", "gathered")
     ]
-    np.testing.assert_allclose(*dropped, atol=1e-5)
+    for other in dropped[1:]:
+        np.testing.assert_allclose(other, dropped[0], atol=1e-5)
     other = apply(config.replace(attention_kernel="einsum"), params["gpt"], ROWS, dropout_key=jax.random.key(8)).logits
     still = apply(config, params["gpt"], ROWS).logits
     assert float(jnp.abs(dropped[0] - other).max()) > 0.01 and float(jnp.abs(dropped[0] - still).max()) > 0.01

@@ -34,6 +34,8 @@ class Batches:
         batch_size: rows a step over all hosts.
         seed: of the order of rows and of what pairs draw.
         process_index, process_count: this host and how many there are; each serves its own run of every batch.
+        places: [b] ascending, where in each batch the rows are that this host serves, in place of the two before: hosts
+            may share rows, as those of a mesh with tensor parallelism do.
 
     Raises:
         InputError: more hosts than rows in a batch, or a seed out of range; from `batch` and `iterate`, a batch larger
@@ -48,6 +50,7 @@ class Batches:
         seed: int = 0,
         process_index: int = 0,
         process_count: int = 1,
+        places: np.ndarray | None = None,
     ):
         if batch_size < 1:
             raise InputError(f"batch_size {batch_size} is below 1")
@@ -58,8 +61,12 @@ class Batches:
         if not 0 <= seed < 2**64:
             raise InputError(f"seed {seed} is outside 0 to 2**64 - 1")
         self.rows, self.batch_size, self.seed = rows, batch_size, seed
-        self.first = batch_size * process_index // process_count
-        self.last = batch_size * (process_index + 1) // process_count
+        if places is None:
+            first, last = (batch_size * index // process_count for index in (process_index, process_index + 1))
+            places = np.arange(first, last)
+        elif not len(places) or places[0] < 0 or places[-1] >= batch_size or (np.diff(places) <= 0).any():
+            raise InputError(f"places must be some of 0 to {batch_size - 1}, ascending")
+        self.places = np.asarray(places, np.int64)
         self._order = functools.lru_cache(maxsize=2)(self._make_order)
 
     def __len__(self) -> int:
@@ -75,12 +82,12 @@ class Batches:
         """Steps that visit every row once."""
         return len(self.rows) / self.batch_size
 
-    def rows_at(self, step: int) -> np.ndarray:
-        """[b] int64: row numbers in the index that this host serves at `step`."""
+    def rows_at(self, step: int, *, everywhere: bool = False) -> np.ndarray:
+        """[b] int64: row numbers in the index that this host serves at `step`, or all hosts do ([batch_size])."""
         if step < 0:
             raise InputError(f"step {step} is negative; steps count from 0")
         self.require_full_batch()
-        positions = np.arange(step * self.batch_size + self.first, step * self.batch_size + self.last)
+        positions = step * self.batch_size + (np.arange(self.batch_size) if everywhere else self.places)
         epochs, places = np.divmod(positions, len(self.rows))
         chosen = np.empty(len(positions), np.int64)
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
@@ -131,7 +138,7 @@ class Batches:
         The last batch is filled up with empty rows: pad ids, segment_ids 0, next_sentence -1.
         """
         for number, begin in enumerate(range(0, len(self.rows), self.batch_size)):
-            places = np.arange(begin + self.first, begin + self.last)
+            places = begin + self.places
             real = places < len(self.rows)
             batch = self._serve(np.where(real, places, 0), VALID_DRAWS, number)
             if not real.all():
@@ -144,9 +151,9 @@ class Batches:
         draws = None
         if self.rows.draws:
             words = random_words(self.seed, purpose, step, self.batch_size * self.rows.draws)
-            draws = words.reshape(self.batch_size, self.rows.draws)[self.first : self.last]
+            draws = words.reshape(self.batch_size, self.rows.draws)[self.places]
         batch = self.rows.assemble(chosen, draws)
-        batch["row_ids"] = np.arange(self.first, self.last, dtype=np.int32)
+        batch["row_ids"] = self.places.astype(np.int32)
         return batch
 
     def _make_order(self, epoch: int) -> np.ndarray:
@@ -172,6 +179,7 @@ def open_batches(
     seed: int = 0,
     process_index: int = 0,
     process_count: int = 1,
+    places: np.ndarray | None = None,
 ) -> Batches:
     """Batches of one split of a shard folder; the row index is kept in the folder.
 
@@ -180,7 +188,7 @@ def open_batches(
         tokenizer: whose ids the shards hold.
         style: "bert" (masked LM), "gpt" (next token) or "pairs" (masked LM with next-sentence prediction).
         row_length: T, ids a row: for "gpt" one more than the positions a model sees.
-        batch_size, seed, process_index, process_count: see Batches.
+        batch_size, seed, process_index, process_count, places: see Batches.
         split: "train" or "valid".
 
     Raises:
@@ -195,7 +203,8 @@ def open_batches(
     index = load_or_build(documents, framing, row_length, shards.folder)
     kind: Any = PairRows if style == "pairs" else PackedRows
     rows = kind(documents, index, framing)
-    batches = Batches(rows, batch_size, seed=seed, process_index=process_index, process_count=process_count)
+    hosts = {"process_index": process_index, "process_count": process_count, "places": places}
+    batches = Batches(rows, batch_size, seed=seed, **hosts)
     if split == "train":
         batches.require_full_batch()
     return batches

@@ -55,7 +55,7 @@ def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
     with ocp.StandardCheckpointer() as checkpointer:
         check_shapes(where, abstract, f"the model of {run / 'config.json'}")
         shardings = placing.shardings(abstract)
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         target = jax.tree_util.tree_map_with_path(
             lambda name, leaf: jax.ShapeDtypeStruct(
                 leaf.shape, placing.number_type, sharding=shardings[path_string(name)] or here

@@ -1,0 +1,104 @@
+"""`train plan` without libtpu: slices by name, jobs and their errors, the step compiled for virtual CPU devices."""
+
+import math
+
+import pytest
+
+from train.plan.chips import CHIPS
+from train.plan.commands import tokens_of
+from train.plan.job import make_job
+from train.plan.slices import larger, parse_slice, shapes
+from zoo.errors import InputError
+
+
+@pytest.mark.parametrize(
+    "name,topology,count,chips",
+    [
+        ("v5e:16x16", "v5e:16x16", 1, 256),
+        ("v5p:4x4x8", "v5p:4x4x8", 1, 128),
+        ("2xv5e:4x8", "v5e:4x8", 2, 64),
+        ("V6E:2x4", "v6e:2x4", 1, 8),
+        ("v5litepod-16", "v5e:4x4", 1, 16),
+        ("v5p-256", "v5p:4x4x8", 1, 128),
+        ("v4-16", "v4:2x2x2", 1, 8),
+        ("4xv6e-256", "v6e:16x16", 4, 1024),
+    ],
+)
+def test_slice_names(name, topology, count, chips):
+    found = parse_slice(name)
+    assert (found.topology, found.count, found.chips) == (topology, count, chips)
+    assert parse_slice(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "name,words",
+    [
+        ("v5e:16x15", 'did you mean "v5e:16x16" (256 chips)'),
+        ("v5e:16x32", 'did you mean "v5e:16x16" (256 chips)'),
+        ("v5p:4x4", 'did you mean "v5p:2x2x4" (16 chips)'),
+        ("v5p:8x4x4", 'did you mean "v5p:4x4x8" (128 chips)'),
+        ("v5p-100", 'did you mean "v5p:4x4x4" (64 chips)'),
+        ("v5ee:16x16", 'did you mean "v5e"'),
+        ("v5litpod-16", 'did you mean "v5litepod"'),
+        ("sixteen", "such as v5e:16x16"),
+    ],
+)
+def test_slices_that_do_not_exist(name, words):
+    with pytest.raises(InputError) as caught:
+        parse_slice(name)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_every_slice_has_a_larger_one_but_the_largest():
+    for chip in (chip for chip in CHIPS.values() if chip.torus):
+        sizes = [math.prod(shape) for shape in shapes(chip)]
+        assert sizes == sorted(sizes) and sizes[0] == 1
+        first = parse_slice(f"{chip.name}:{'x'.join(map(str, shapes(chip)[0]))}")
+        grown = [slice.chips for slice in larger(first)]
+        assert all(b >= 2 * a for a, b in zip([1, *grown], grown, strict=False))
+        assert grown[-1] > max(sizes) / 2
+
+
+def test_tokens():
+    assert tokens_of("") is None
+    assert tokens_of("1T") == 1e12 and tokens_of("300b") == 3e11 and tokens_of("2e11") == 2e11
+    for text in ("1X", "-1B", "nan", "T"):
+        with pytest.raises(InputError, match="1T, 300B"):
+            tokens_of(text)
+
+
+@pytest.mark.parametrize(
+    "slice,options,mesh",
+    [
+        ("v5e:16x16", {"batch": 512}, "fsdp=256"),
+        ("v5e:16x16", {"batch": 64}, "fsdp=64,tensor=4"),
+        ("v5e:16x16", {"batch": 512, "accumulate": 8}, "fsdp=64,tensor=4"),
+        ("v5e:16x16", {"batch": 512, "mesh": "tensor=4,fsdp=-1"}, "fsdp=64,tensor=4"),
+        ("2xv5e:4x4", {"batch": 64}, "slice=2,fsdp=16"),
+        ("2xv5e:4x4", {"batch": 64, "mesh": "fsdp=8,tensor=2"}, "slice=2,fsdp=8,tensor=2"),
+    ],
+)
+def test_default_mesh(slice, options, mesh):
+    assert make_job("llama-7b", parse_slice(slice), **options).train.mesh == mesh
+
+
+@pytest.mark.parametrize(
+    "model,options,words",
+    [
+        ("llama-7c", {}, 'did you mean "llama-7b"'),
+        ("llama-7b", {"mesh": "fdsp=256"}, 'did you mean "fsdp"'),
+        ("llama-7b", {"mesh": "fsdp=100"}, "has 100 places and v5e:16x16 has 256 chips"),
+        ("llama-7b", {"mesh": "fsdp=-1,tensor=3"}, "3 does not divide the 256 chips"),
+        ("llama-7b", {"mesh": "fsdp=-1,tensor=64"}, "tensor=64 does not divide 32 heads"),
+        ("llama-7b", {"mesh": "fsdp=big"}, "not of the form axis=size"),
+        ("llama-7b", {"mesh": "fsdp=256", "batch": 128}, "give --batch 256"),
+        ("llama-7b", {"mesh": "fsdp=256", "batch": 256, "accumulate": 4}, "give --batch 1024"),
+        ("llama-7b", {"batch": 3}, "too small for v5e:16x16"),
+        ("bert-large", {"seq": 1024}, "learned 512 positions"),
+        ("llama-7b", {"changes": {"remat": "everything"}}, "remat"),
+    ],
+)
+def test_bad_jobs(model, options, words):
+    with pytest.raises(InputError) as caught:
+        make_job(model, parse_slice("v5e:16x16"), **{"batch": 256} | options)
+    assert words in str(caught.value) and "\n" not in str(caught.value)

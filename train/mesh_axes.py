@@ -1,0 +1,149 @@
+"""Meshes of devices by named axes: slice, data, fsdp, tensor, sequence (see zoo/partition.py for what each splits).
+
+A mesh has these axes in this order, outermost first, however they were named: neighbours on the last ones are
+neighbours on the wires. With `slice`, the other axes lie inside a slice of a pod, on its own fast network.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from zoo import partition
+from zoo.errors import InputError, nearest
+
+
+def make_mesh(axes: Mapping[str, int] | str = "", devices: list[jax.Device] | None = None) -> Mesh:
+    """A mesh with automatic axes (jax.make_mesh now defaults to explicit ones, under which Linen's constraints fail).
+
+    Args:
+        axes: sizes by name, {"fsdp": 4, "tensor": 2} or "fsdp=4,tensor=2"; one size may be -1, for what is left. Empty
+            or "auto": see default_axes.
+        devices: all of the program's by default.
+
+    Raises:
+        InputError: an unknown axis, or sizes whose product is not the number of devices, or another number of slices
+            than the devices come in.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    sizes = dict(axes) if isinstance(axes, Mapping) else parse_axes(axes)
+    sizes = sizes or default_axes(devices)
+    for name in sizes:
+        if name not in partition.MESH_AXES:
+            raise InputError(f'mesh has no axis "{name}"{nearest(name, partition.MESH_AXES)}')
+    sizes = _filled({name: sizes[name] for name in partition.MESH_AXES if name in sizes}, len(devices))
+    automatic = {"axis_types": (AxisType.Auto,) * len(sizes)}
+    slices = _count_slices(devices)
+    if slices > 1 and sizes.get("slice", 1) != slices:
+        raise InputError(
+            f'mesh "{_shown(sizes)}": the devices come in {slices} slices; name them, as in '
+            f'"slice={slices},fsdp={len(devices) // slices}"'
+        )
+    from jax.experimental import mesh_utils
+
+    split = {"allow_split_physical_axes": True}  # as fsdp=128,tensor=2 splits the 16 x 16 of a v5e pod
+    if slices > 1:
+        inside = [1 if name == "slice" else size for name, size in sizes.items()]
+        between = [size if name == "slice" else 1 for name, size in sizes.items()]
+        placed = mesh_utils.create_hybrid_device_mesh(inside, between, devices=devices, **split)
+        return Mesh(placed, tuple(sizes), **automatic)
+    try:
+        return jax.make_mesh(tuple(sizes.values()), tuple(sizes), **automatic, devices=devices)
+    except NotImplementedError:
+        placed = mesh_utils.create_device_mesh(tuple(sizes.values()), devices, **split)
+        return Mesh(placed, tuple(sizes), **automatic)
+
+
+def default_axes(devices: list[jax.Device]) -> dict[str, int]:
+    """`fsdp` over all devices, inside each slice where they come in several.
+
+    Parameters and moments then take 1/n of their bytes on each device, whatever the model. A model that fits whole on
+    every device saves the gathers of its weights with data=-1; the numbers are the same.
+    """
+    slices = _count_slices(devices)
+    return ({"slice": slices} if slices > 1 else {}) | {"fsdp": len(devices) // slices}
+
+
+def parse_axes(text: str) -> dict[str, int]:
+    """{"fsdp": 4, "tensor": 2} of "fsdp=4,tensor=2"; nothing of "" and "auto".
+
+    Raises:
+        InputError: another form, an axis twice, more than one size open (-1).
+    """
+    sizes = {}
+    text = text.replace(" ", "")
+    for part in filter(None, "" if text == "auto" else text.split(",")):
+        name, _, size = part.partition("=")
+        if not size.removeprefix("-").isdigit() or int(size) < -1 or int(size) == 0:
+            raise InputError(f'mesh part "{part}" is not of the form axis=size, such as "data=8" or "fsdp=4,tensor=2"')
+        if name in sizes:
+            raise InputError(f'mesh "{text}" names {name} twice')
+        sizes[name] = int(size)
+    if sum(size == -1 for size in sizes.values()) > 1:
+        raise InputError(f'mesh "{text}" leaves more than one size open')
+    return sizes
+
+
+def check_tensor(mesh: Mesh, shapes: Any) -> None:
+    """Refuses an axis `tensor` that splits nothing of a model: its devices would all do the same work.
+
+    Args:
+        mesh: any.
+        shapes: the parameters' (or a train state's).
+
+    Raises:
+        InputError: so it is; sizes that would split something are named.
+    """
+    ways = mesh.shape.get("tensor", 1)
+    if ways == 1 or _splits(ways, shapes):
+        return
+    sizes = [n for n in range(2, mesh.size + 1) if mesh.size % n == 0 and _splits(n, shapes)]
+    raise InputError(
+        f"mesh axis tensor={ways} divides no heads, FFN width or vocabulary of this model; "
+        + (f"sizes that do: {', '.join(map(str, sizes))}" if sizes else 'leave "tensor" out')
+    )
+
+
+def _splits(ways, shapes):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        name = partition.path_string(path)
+        spec = partition.leaf_spec(name, leaf.shape, {"tensor": ways})
+        if any(entry == "tensor" for entry in spec):
+            return True
+    return False
+
+
+def _filled(sizes, count):
+    """Sizes with the open one filled in; their product is `count`."""
+    known = int(np.prod([size for size in sizes.values() if size != -1]))
+    filled = {name: count // known if size == -1 else size for name, size in sizes.items()}
+    if min(filled.values()) > 0 and int(np.prod(list(filled.values()))) == count:
+        return filled
+    raise InputError(
+        f'mesh "{_shown(sizes)}" does not use each of the {count} devices once: sizes must multiply to {count}; '
+        f'did you mean "{_shown(_nearest_sizes(sizes, count))}"?'
+    )
+
+
+def _nearest_sizes(sizes, count):
+    """Each size the divisor of what is left nearest to the one asked for; the largest takes the rest."""
+    rest = max(sizes, key=lambda name: float("inf") if sizes[name] == -1 else sizes[name])
+    left, chosen = count, {}
+    for name, size in sizes.items():
+        if name != rest:
+            chosen[name] = min((d for d in range(1, left + 1) if left % d == 0), key=lambda d: abs(d - size))
+            left //= chosen[name]
+    return {name: left if name == rest else chosen[name] for name in sizes}
+
+
+def _shown(sizes):
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _count_slices(devices):
+    """How many slices of a TPU pod the devices come in: 1 for any others."""
+    if any(device.platform != "tpu" for device in devices):
+        return 1
+    return len({getattr(device, "slice_index", 0) for device in devices})

@@ -1,0 +1,117 @@
+"""What a run works with, opened from its config before anything is written: all that can be wrong is said here.
+
+Several processes open alike: what one cannot read, none begins with, and what differs among them is named.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+import zoo
+from train.config import RunConfig, TrainConfig
+from train.data.pipeline import Batches, open_batches
+from train.data.shards import Shards, open_shards
+from train.distributed import compare
+from train.mesh import Driver, make_driver
+from train.objectives import make_objective
+from train.optimizer import make_optimizer
+from zoo.errors import InputError
+from zoo.summary import summarise
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The parts of a run.
+
+    Attributes:
+        model, shards, tokenizer, driver, objective, optimizer: as the config says.
+        batches, valid: of the train and of the valid split, this process's rows.
+        watched: of the text to watch; () where there is none.
+    """
+
+    model: zoo.Model
+    shards: Shards
+    tokenizer: zoo.Tokenizer
+    driver: Driver
+    objective: Any
+    optimizer: optax.GradientTransformation
+    batches: Batches
+    valid: Batches
+    watched: Batches | tuple[()]
+
+
+def open_run(config: RunConfig) -> Opened:
+    """Opens data, vocabulary and devices.
+
+    Raises:
+        InputError: what cannot be trained.
+    """
+    train, model = config.train, zoo.create(config.model)
+    if jax.process_count() > 1 and train.driver == "jit":
+        raise InputError('driver "jit" runs on one device; use driver "mesh" with several processes')
+    shards = open_shards(train.data)
+    tokenizer = zoo.load_tokenizer(shards.folder)
+    driver = make_driver(train.driver, train.mesh)
+    objective = make_objective(train, model, tokenizer, driver.row_shards)
+    optimizer = make_optimizer(train)
+    places = driver.rows(train.batch_size) if jax.process_count() > 1 else None
+    batches, valid = open_splits(config, shards, tokenizer, places)
+    watched = open_watched(config, tokenizer, places)
+    return Opened(model, shards, tokenizer, driver, objective, optimizer, batches, valid, watched)
+
+
+def require_alike(config: RunConfig, opened: Opened) -> None:
+    """Refuses processes with other settings or other data than the first; paths may differ.
+
+    Raises:
+        InputError: naming what differs, in every process.
+    """
+    settings = {
+        f"{part}.{name}": value
+        for part, table in config.to_dict().items()
+        for name, value in table.items()
+        if name not in ("data", "watch", "start_from")
+    }
+    watched = opened.watched.rows.split.digest if opened.watched else ""
+    compare(
+        settings
+        | {"the text to watch": watched, "the data": opened.shards.train.digest + opened.shards.valid.digest}
+        | {"the tokenizer": opened.tokenizer.fingerprint, "devices a process": jax.local_device_count()}
+    )
+
+
+def open_splits(
+    config: RunConfig, shards: Shards, tokenizer: zoo.Tokenizer, places: np.ndarray | None = None
+) -> tuple[Batches, Batches]:
+    """Batches of the train and of the valid split, in the rows that the objective reads; places: see Batches."""
+    rows = _rows(config.train)
+    opened = [open_batches(shards, tokenizer, split=split, places=places, **rows) for split in ("train", "valid")]
+    return opened[0], opened[1]
+
+
+def open_watched(
+    config: RunConfig, tokenizer: zoo.Tokenizer, places: np.ndarray | None = None
+) -> Batches | tuple[()]:
+    """Batches of the text to watch, its valid split; () where there is none to watch."""
+    if not config.train.watch:
+        return ()
+    shards = open_shards(config.train.watch)
+    if not len(shards.valid):
+        raise InputError(f"the shards to watch, {shards.folder}, hold no validation documents")
+    return open_batches(shards, tokenizer, split="valid", places=places, **_rows(config.train))
+
+
+def flops_per_token(config: RunConfig) -> float:
+    """Training FLOPs a token, without recomputation; masked LM computes the read-out at chosen positions alone."""
+    summary = summarise(config.model, config.train.seq_len)
+    share = config.train.mask_rate if config.train.objective == "masked_lm" else 1.0
+    return 3 * (summary.flops_per_token - (1 - share) * summary.forward_flops["read-out"])
+
+
+def _rows(train: TrainConfig) -> dict[str, Any]:
+    """How documents become rows and batches."""
+    style = "gpt" if train.objective == "next_token" else "pairs" if train.next_sentence else "bert"
+    return {"style": style, "row_length": train.row_length, "batch_size": train.batch_size, "seed": train.seed}

@@ -1,0 +1,300 @@
+"""What one training step needs, by formula: bytes a chip, FLOPs, memory traffic, collectives. Nothing is compiled.
+
+Letters as everywhere, and: w bytes of a number under config.dtype; U 2 where the FFN is gated, else 1; t the tokens
+that a chip sees at a time (rows x length / chips that split either / micro-batches); tp the size of the axis `tensor`.
+Bytes of parameters follow zoo.partition leaf by leaf. Weights of a layer come gathered, used and dropped.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from train.config import TrainConfig
+from train.corruption import places
+from train.plan.collectives import Collective, make
+from zoo import partition
+from zoo.config import ModelConfig
+from zoo.summary import forward_flops
+
+CHUNK_BYTES = 1 << 29  # of float32 logits at a time, as train.objectives has it for accelerators
+FLASH = ("splash", "cudnn", "blockwise", "ring", "gathered")  # kernels that never write scores to memory
+
+
+@dataclass(frozen=True)
+class Work:
+    """A configuration on a mesh, with what the formulas share.
+
+    Attributes:
+        config, train: the run.
+        mesh: {axis: size}.
+    """
+
+    config: ModelConfig
+    train: TrainConfig
+    mesh: Mapping[str, int]
+
+    @property
+    def width(self) -> int:
+        """w."""
+        return 4 if self.config.dtype == "float32" else 2
+
+    @property
+    def tensor(self) -> int:
+        """tp."""
+        return self.mesh.get("tensor", 1)
+
+    @property
+    def tokens(self) -> float:
+        """t."""
+        ways = math.prod(self.mesh.get(axis, 1) for axis in (*partition.ROW_AXES, "sequence"))
+        return self.train.batch_size * self.train.seq_len / ways / self.train.accumulate
+
+    @property
+    def scores_in_memory(self) -> bool:
+        """Whether [T, S] scores are written to HBM."""
+        splits = self.mesh.get("sequence", 1) > 1 and self.config.attention_kernel == "auto"
+        return self.config.attention_kernel not in FLASH and not splits
+
+    @property
+    def read_out_share(self) -> float:
+        """Share of positions that are read out."""
+        train = self.train
+        if train.objective != "masked_lm":
+            return 1.0
+        return places(train.seq_len, train.mask_rate, train.whole_words) / train.seq_len
+
+    @property
+    def logits(self) -> float:
+        """Numbers of logits a chip and micro-batch."""
+        return self.tokens * self.read_out_share * self.config.vocab_size / self.tensor
+
+    @property
+    def chunks(self) -> int:
+        """Pieces in which logits are made."""
+        budget = self.train.loss_chunk_bytes or CHUNK_BYTES
+        return max(1, math.ceil(4 * self.logits * self.tensor / budget))
+
+    def leaves(self) -> list[tuple[str, int, tuple[str, ...]]]:
+        """(path, numbers, mesh axes of more than one chip that split it) of each parameter."""
+        return list(_placed(_neutral(self.config), tuple(self.mesh.items())))
+
+    def numbers(self, *without: str) -> float:
+        """Parameters a chip holds, were they not split over the axes named."""
+        return sum(size / self._ways(axes, without) for _, size, axes in self.leaves())
+
+    def layer_numbers(self) -> float:
+        """Parameters of one layer that a chip holds once gathered."""
+        total = sum(
+            size / self._ways(axes, ("fsdp",)) for path, size, axes in self.leaves() if path.startswith(_LAYERS)
+        )
+        return total / self.config.num_layers
+
+    def largest_kernel(self) -> float:
+        """Numbers of the largest parameter of a layer that a chip holds once gathered."""
+        config = self.config
+        stacked = 1 if config.shared_layers or not config.scan else config.num_repeats
+        kernels = [s / self._ways(axes, ("fsdp",)) for path, s, axes in self.leaves() if path.startswith(_LAYERS)]
+        return max(kernels) / stacked
+
+    def _ways(self, axes, without):
+        return math.prod(self.mesh[axis] for axis in axes if axis not in without)
+
+
+_LAYERS = ("blocks/", "tail/")
+
+
+def memory(work: Work) -> dict[str, float]:
+    """Bytes a chip by part.
+
+    parameters 4, moments 8 (AdamW), gradients 4 bytes a number, sums of micro-batches 4 more; cast weights w a number.
+    activations kept: t L times what config.remat keeps. working space: the larger of one block's backward pass (its
+    values and their gradients; scores in float32, in w bytes and as float32 gradients, unless the kernel makes none;
+    two gathered kernels and the whole gradient of one) and of the read-out (a chunk's logits three times, its kernel
+    and gradient).
+    """
+    config, train, w, t = work.config, work.train, work.width, work.tokens
+    numbers = work.numbers()
+    sharded = any("fsdp" in axes for _, _, axes in work.leaves())
+    whole, split = kept_numbers(work)
+    inside, heads = kept_numbers(work, "none")
+    scores = (8.0 + w) * _score_numbers(work) if work.scores_in_memory else 0.0
+    inside_bytes = 2 * w * (inside + heads / work.tensor)
+    block = t * (inside_bytes + scores) + (3 * w * work.largest_kernel() if sharded else 0)
+    head = config.hidden_width * config.vocab_size / work.tensor
+    read_out = 3 * 4 * work.logits / work.chunks + (head * (w + 4) if sharded else 0)
+    parts = {
+        "parameters": 4.0 * numbers,
+        "moments": 8.0 * numbers if train.optimizer == "adamw" else 0.0,
+        "batch": 8.0 * t * train.accumulate,
+        "gradients": 4.0 * numbers * (2 if train.accumulate > 1 else 1),
+        "cast weights": float(w * numbers) if w < 4 else 0.0,
+        "activations kept": t * w * config.num_layers * (whole + split / work.tensor),
+        "working space": max(block, read_out),
+    }
+    if config.remat == "none" and work.scores_in_memory:
+        parts["activations kept"] += t * config.num_layers * (4 + w) * _score_numbers(work)
+    return {name: size for name, size in parts.items() if size}
+
+
+def kept_numbers(work: Work, remat: str | None = None) -> tuple[float, float]:
+    """Numbers a token and layer kept for the backward pass, scores left out: (whole, split over tensor).
+
+    The table of zoo.remat; for "none" the stream twice, two norms, an update, and of the split ones query, key, value,
+    the attention's result, and in the FFN its inputs, the activation and the product.
+    """
+    config = work.config
+    D, N, K, H = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim
+    U, F = 1 + config.gated, config.mlp_dim * max(1, config.num_experts)
+    return {
+        "none": (5 * D, (2 * N + 2 * K) * H + (U + 1 + config.gated) * F),
+        "minimal": (2 * D, 2 * (N + K) * H + U * F),
+        "dots": (3 * D, (N + 2 * K) * H + U * F),
+        "full": (D, 0),
+        "offload": (D, 0),
+    }[remat or config.remat]
+
+
+def model_flops(work: Work) -> float:
+    """FLOPs of a step over all chips: three forward passes, as zoo.summary counts them; read-out where there is one."""
+    return 3 * _tokens_a_step(work) * sum(_forward(work).values())
+
+
+def hardware_flops(work: Work) -> float:
+    """FLOPs that run: model_flops, every score where causal ones are masked and not skipped, and what is recomputed.
+
+    remat "full": the blocks' forward pass once more, without a product whose result only the stream takes up (the
+    FFN's last one under pre-norm); "dots": scores and value mix; "minimal", "offload": scores, and that last product
+    where a norm reads it. A flash kernel makes its scores anew in its backward pass.
+    """
+    config = work.config
+    parts = _forward(work)
+    head = parts.pop("read-out")
+    scores = 4.0 * config.num_layers * config.num_heads * config.head_dim * work.train.seq_len
+    if config.attention_kernel == "splash":
+        scores = parts["scores and value mix"]  # blocks that no query sees are skipped
+    parts["scores and value mix"] = scores
+    down = 2.0 * config.num_layers * config.mlp_dim * config.embed_dim * max(1, config.num_experts)
+    out = 2.0 * config.num_layers * config.num_heads * config.head_dim * config.embed_dim
+    pre = config.norm_placement == "pre"
+    unread = (down + (out if config.parallel_block else 0)) if pre else 0.0
+    blocks = sum(parts.values())
+    marked = scores / 2 + (0.0 if pre else down)
+    again = {"none": 0.0, "full": blocks - unread, "dots": scores}.get(config.remat, marked)
+    if not work.scores_in_memory:
+        again += scores / 2 if config.remat in ("none", "full", "dots") else 0.0
+    return _tokens_a_step(work) * (3 * (blocks + head) + again)
+
+
+def traffic(work: Work) -> dict[str, float]:
+    """HBM bytes a chip and step, each array written once and read once by each product that takes it.
+
+    weights: gathered ones written, read by the forward pass, by the backward pass for inputs, again where recomputed;
+    gradients of kernels written and read. activations: a block's reads and writes, twice as many backward, once more
+    where recomputed. scores: float32 ones written and read, weights written and read. read-out: logits three times,
+    their gradient twice, the kernel for each chunk. optimizer: parameters and moments read and written, the gradient
+    read twice (its norm first); sums of micro-batches read and written.
+    """
+    config, train, w, m = work.config, work.train, work.width, work.train.accumulate
+    D, N, K, H = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim
+    U, F = 1 + config.gated, config.mlp_dim * max(1, config.num_experts)
+    t, L, tp = work.tokens, config.num_layers, work.tensor
+    again = {"full": 1.0}.get(config.remat, 0.25 if config.remat != "none" else 0.0)
+    numbers, layer = work.numbers(), work.layer_numbers()
+    gathered = any("fsdp" in axes for _, _, axes in work.leaves())
+    block = 8 * D + (D + 2 * (N + 2 * K) * H + 2 * (N + K) * H + 2 * N * H + (2 * U + 1) * F) / tp
+    head = config.hidden_width * config.vocab_size / tp
+    parts = {
+        "weights": m * L * layer * w * ((4 if gathered else 0) + 2 + min(again, 1) + 2),
+        "activations": m * t * L * block * w * (3 + again),
+        "scores": (3 + min(again * 4, 1)) * m * t * L * 12.0 * _score_numbers(work) if work.scores_in_memory else 0.0,
+        "read-out": m * (work.logits * (3 * 4 + 2 * w) + work.chunks * head * (2 * w + 8)),
+        "optimizer": numbers * 4.0 * ((8 if train.optimizer == "adamw" else 4) + (2 * m if m > 1 else 0)),
+    }
+    return {name: size for name, size in parts.items() if size}
+
+
+def expected_collectives(work: Work) -> list[Collective]:
+    """Collectives of a step as the program asks for them, by formula.
+
+    fsdp: each kernel gathered forward and backward in the dtype of products (the read-out's once a chunk), its gradient
+    scattered, each micro-batch; of an embedding the rows travel, not the table. data, slice, sequence: sums of what
+    each chip holds of the gradients. tensor: sums of [t, D]: two a layer forward, two backward (five where a compiler
+    sums each kernel's part by itself), one more under remat "full", one each for embedding and read-out. sequence: keys
+    and values go round a ring forward and backward, and with them their gradients.
+    """
+    config, train, w, mesh = work.config, work.train, work.width, work.mesh
+    m, L, D, t = train.accumulate, config.num_layers, config.embed_dim, work.tokens
+    others = [axis for axis in ("slice", "data", "sequence") if mesh.get(axis, 1) > 1]
+    found: list[Collective] = []
+
+    def add(kind, axes, payload, count, source):
+        if payload and any(mesh.get(axis, 1) > 1 for axis in axes):
+            found.append(make(kind, axes, mesh, payload, count, source))
+
+    for path, size, axes in work.leaves():
+        local = size / math.prod(mesh[axis] for axis in axes if axis != "fsdp")
+        layers = L if path.startswith(_LAYERS) and not config.shared_layers else 1
+        times = m * (work.chunks if path.startswith(("lm_head", "masked_lm")) else 1)
+        if "fsdp" in axes and path.startswith("embed/token"):
+            add("all-to-all", ("fsdp",), t * D * w, m, path)
+            add("all-to-all", ("fsdp",), t * D * 4, m, path)
+            if config.head in ("lm", "masked_lm") and config.tie_embeddings:
+                add("all-gather", ("fsdp",), w * local, m * work.chunks, path)
+                add("reduce-scatter", ("fsdp",), 4 * local, m * work.chunks, path)
+        elif "fsdp" in axes and not path.endswith("/embedding"):
+            read_out = path.startswith(("lm_head", "masked_lm"))
+            add("all-gather", ("fsdp",), w * local / layers, (1 if read_out else 2) * layers * times, path)
+            add("reduce-scatter", ("fsdp",), (4 if read_out else w) * local / layers, layers * times, path)
+        elif "fsdp" not in axes:
+            add("all-reduce", ("fsdp",), 4 * local / layers, layers * m, path)
+        held = local / (mesh["fsdp"] if "fsdp" in axes else 1)
+        add("all-reduce", others, w * held / layers, layers * m, path)
+    sums = 4 + (config.remat == "full")
+    add("all-reduce", ("tensor",), t * D * w, m * L * sums, "sums of split products")
+    add("all-reduce", ("tensor",), t * D * 4, m * (1 + work.read_out_share), "embedding and read-out")
+    pairs = 2 * config.num_kv_heads * config.head_dim / (work.tensor if config.num_kv_heads % work.tensor == 0 else 1)
+    hops = mesh.get("sequence", 1) * (3 + (config.remat == "full"))
+    add("collective-permute", ("sequence",), t * pairs * w, m * L * hops, "keys and values, and their gradients")
+    return found
+
+
+def _tokens_a_step(work):
+    return work.train.batch_size * work.train.seq_len
+
+
+def _forward(work):
+    parts = dict(forward_flops(work.config, work.train.seq_len))
+    return parts | {"read-out": parts["read-out"] * work.read_out_share}
+
+
+def _score_numbers(work):
+    """Scores a token, of the heads of one chip."""
+    return work.config.num_heads / work.tensor * work.train.seq_len
+
+
+@lru_cache(maxsize=64)
+def _neutral(config: ModelConfig) -> ModelConfig:
+    """The config with the fields set back that change no parameter."""
+    return config.replace(remat="none", dtype="float32", attention_kernel="auto")
+
+
+@lru_cache(maxsize=16)
+def _shapes(config: ModelConfig) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    import jax
+
+    import zoo
+
+    leaves = jax.tree_util.tree_leaves_with_path(zoo.create(config).init_shapes())
+    return tuple((partition.path_string(path), leaf.shape) for path, leaf in leaves)
+
+
+@lru_cache(maxsize=256)
+def _placed(config, mesh):
+    sizes = dict(mesh)
+    found = []
+    for path, shape in _shapes(config):
+        spec = partition.leaf_spec(path, shape, sizes)
+        axes = tuple(a for entry in spec for a in partition.axes_of(entry) if sizes.get(a, 1) > 1)
+        found.append((path, math.prod(shape), axes))
+    return tuple(found)
