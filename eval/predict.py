@@ -120,7 +120,9 @@ def evaluate(
 def data_parallel(devices: Sequence[jax.Device] | None = None) -> Driver:
     """One device, or a mesh over several with the rows split and the parameters on each; None for all of this host."""
     devices = list(jax.local_devices() if devices is None else devices)
-    return make_driver("jit" if len(devices) == 1 else "mesh", devices=devices)
+    if len(devices) == 1:
+        return make_driver("jit", devices=devices)
+    return make_driver("mesh", f"data={len(devices)}", devices)
 
 
 def whole_rows(batch_size: int, driver: Driver) -> int:

@@ -94,7 +94,7 @@ def _backward(layout, precision, kept, slope):
 
     def summed(x, slope):
         part = _dot(x, slope, tuple(range(free)), tuple(range(free)), precision)
-        # Along its first axis, where TPUs scatter as they sum: along another they would sum all, then slice.
+        # Along its first axis: along the last, TPUs were seen to sum all and then slice.
         part = jnp.moveaxis(part, layout.dim, 0)
         part = jax.lax.psum_scatter(part, "fsdp", scatter_dimension=0, tiled=True)
         part = jnp.moveaxis(part, 0, layout.dim)

@@ -164,8 +164,8 @@ def hardware_flops(work: Work) -> float:
     """FLOPs that run: model_flops, every score where causal ones are masked and not skipped, and what is recomputed.
 
     remat "full": the blocks' forward pass once more, without a product whose result only the stream takes up (the
-    FFN's last one under pre-norm); "dots": scores and value mix; "minimal", "offload": scores, and that last product
-    where a norm reads it. A flash kernel makes its scores anew in its backward pass.
+    FFN's last one under pre-norm); "dots": scores and value mix; "minimal", "offload": scores. A flash kernel
+    makes its scores anew in its backward pass.
     """
     config = work.config
     parts = _forward(work)
@@ -179,8 +179,7 @@ def hardware_flops(work: Work) -> float:
     pre = config.norm_placement == "pre"
     unread = (down + (out if config.parallel_block else 0)) if pre else 0.0
     blocks = sum(parts.values())
-    marked = scores / 2 + (0.0 if pre else down)
-    again = {"none": 0.0, "full": blocks - unread, "dots": scores}.get(config.remat, marked)
+    again = {"none": 0.0, "full": blocks - unread, "dots": scores}.get(config.remat, scores / 2)
     if not work.scores_in_memory:
         again += scores / 2 if config.remat in ("none", "full", "dots") else 0.0
     return _tokens_a_step(work) * (3 * (blocks + head) + again)
