@@ -138,8 +138,8 @@ def finetune(
     if 2 * tuned.truncated > len(train):
         print(f"warning: most texts are longer than {config.max_length} tokens and lose their end; see --max-length")
     few = f"{len(train):,} of {len(splits.train):,} labels"
-    start = "random start" if settings["random_start"] else settings["checkpoint"]
-    print(f"protocol: {start}; {few}; {protocol(config, kind=kind_of.name, pooling=tuned.model.config.pooling)}")
+    origin = "random start" if settings["random_start"] else settings["checkpoint"]
+    print(f"protocol: {origin}; {few}; {protocol(config, kind=kind_of.name, pooling=tuned.model.config.pooling)}")
     found = _measure(tuned, tokenizer, splits, config)
     if out is not None:
         _save(out, tuned, tokenizer, settings, splits, found, start)
