@@ -8,7 +8,6 @@ What all must do alike is decided alike: `together` turns an error on one host i
 refuses hosts that differ. See train/lost_process.py for what happens when one is lost.
 """
 
-import glob
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zoo.errors import InputError
+from zoo.tpu_machine import has_chips, has_library
 
 T = TypeVar("T")
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -115,8 +115,7 @@ def cluster_of(environ: Mapping[str, str] = os.environ) -> str:
 
 def on_tpu_machine() -> bool:
     """Whether this machine has TPU chips and the library for them."""
-    chips = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")
-    return bool(chips) and importlib.util.find_spec("libtpu") is not None
+    return has_chips() and has_library()
 
 
 def join(job: Job) -> bool:
