@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors, which run nothing
-    from zoo.beams import beam_search
     from zoo.cache import Cache
     from zoo.checkpoints import export, load
     from zoo.config import ModelConfig
     from zoo.errors import InputError
     from zoo.forward import Output
-    from zoo.generation import generate, stream
+    from zoo.generation.beams import beam_search
+    from zoo.generation.generate import generate, stream
     from zoo.layer_config import LayerConfig, RotaryScaling
     from zoo.model import Model, with_head, with_image_size
     from zoo.registry import create, list_models
@@ -34,15 +34,15 @@ _HOMES = {
     "Output": "zoo.forward",
     "RotaryScaling": "zoo.layer_config",
     "Tokenizer": "zoo.tokenizer",
-    "beam_search": "zoo.beams",
+    "beam_search": "zoo.generation.beams",
     "create": "zoo.registry",
     "export": "zoo.checkpoints",
-    "generate": "zoo.generation",
+    "generate": "zoo.generation.generate",
     "list_models": "zoo.registry",
     "load": "zoo.checkpoints",
     "load_tokenizer": "zoo.tokenizer",
     "stack_layers": "zoo.stack",
-    "stream": "zoo.generation",
+    "stream": "zoo.generation.generate",
     "summarise": "zoo.summary",
     "unstack_layers": "zoo.stack",
     "with_head": "zoo.model",

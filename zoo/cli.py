@@ -105,6 +105,6 @@ SUBCOMMANDS = {
     "import": "zoo.checkpoints.commands:import_checkpoint",
     "export": "zoo.checkpoints.commands:export_checkpoint",
     "check": "zoo.check.command:check",
-    "generate": "zoo.talk:generate",
-    "chat": "zoo.talk:chat",
+    "generate": "zoo.generation.talk:generate",
+    "chat": "zoo.generation.talk:chat",
 }

@@ -16,7 +16,7 @@ from zoo.block import Call
 from zoo.cache import Cache, write
 from zoo.config import ModelConfig
 from zoo.dropout import at_site, row_seeds
-from zoo.embed import Embed
+from zoo.embedding import Embed
 from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, classify, pool, pool_segments
 from zoo.masks import Mask
 from zoo.norms import Norm

@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from zoo.config import ModelConfig
 from zoo.dropout import at_site, drop
-from zoo.embed import Table
+from zoo.embedding import Table
 
 
 def cut(images: jax.Array, patch_size: int) -> jax.Array:

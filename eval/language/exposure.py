@@ -35,7 +35,7 @@ from eval.language.likelihood import beginning, require_causal
 from eval.language.token_scores import Query, by_chunks, real_logits, token_scores
 from train.objectives import default_chunk_bytes
 from zoo.errors import InputError
-from zoo.generation import generate
+from zoo.generation.generate import generate
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
 

@@ -24,7 +24,7 @@ from eval.language.likelihood import beginning, log_likelihoods, require_causal,
 from eval.language.token_scores import Watch, row_length
 from eval.perplexity import causal_rows
 from zoo.errors import InputError, nearest
-from zoo.generation import generate
+from zoo.generation.generate import generate
 from zoo.model import Model
 from zoo.tokenizer import BREAK, Tokenizer
 

@@ -14,7 +14,7 @@ import transformers
 from tests.golden.recipe import batch, error
 from tests.parity import decoders, reference
 from zoo.checkpoints import export, load
-from zoo.generation import generate
+from zoo.generation.generate import generate
 
 
 @pytest.fixture(scope="module", params=list(decoders.CASES))

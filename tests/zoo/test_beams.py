@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import zoo
-from zoo.beams import beam_search
 from zoo.errors import InputError
+from zoo.generation.beams import beam_search
 
 VOCABULARY, STEPS, STOP = 8, 3, 7
 PROMPTS = [[1, 2, 3], [4, 5]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from train.cross_entropy import cross_entropy
 from zoo import by_hand
 from zoo.attention import attend, masked_softmax
-from zoo.embed import look_up
+from zoo.embedding import look_up
 from zoo.masks import Mask, materialise
 from zoo.norms import layer_norm
 

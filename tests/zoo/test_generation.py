@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import zoo
-from zoo import text_batch
 from zoo.errors import InputError
-from zoo.generation import WANTED, stream
+from zoo.generation import text_batch
+from zoo.generation.generate import WANTED, stream
 from zoo.layer_config import RotaryScaling
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]

@@ -17,7 +17,7 @@ from zoo import by_hand, forward
 from zoo.attention import attend, masked_softmax
 from zoo.baselines import bigram
 from zoo.block import Attention, Call
-from zoo.embed import look_up
+from zoo.embedding import look_up
 from zoo.layer_config import LayerConfig
 from zoo.masks import Mask, causal_mask, materialise
 

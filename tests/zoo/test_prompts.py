@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zoo
-from zoo.prompts import HALF, TextStream, continuation, left_padded
+from zoo.generation.prompts import HALF, TextStream, continuation, left_padded
 
 TEXTS = ["naïve café", "emoji 👩‍🚀 and 日本語", "tabs\tand\nlines", "  two  spaces ", "plain words"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zoo.errors import InputError
-from zoo.sampling import Memory, Sampling, adjusted, choose, draw, empty_memory, filter_logits, for_rows
+from zoo.generation.sampling import Memory, Sampling, adjusted, choose, draw, empty_memory, filter_logits, for_rows
 
 LOGITS = jnp.asarray([[1.0, 3.0, 2.0, 3.0, -1.0]])  # the likeliest are 1 and 3, equal
 VOCAB = LOGITS.shape[1]

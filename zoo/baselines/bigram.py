@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from zoo.embed import look_up
+from zoo.embedding import look_up
 from zoo.errors import InputError
 
 Params = dict[str, jax.Array]

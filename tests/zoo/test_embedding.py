@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zoo.config import ModelConfig
-from zoo.embed import Embed, look_up
+from zoo.embedding import Embed, look_up
 from zoo.positions import relative_buckets, sinusoidal
 
 B, T, D, V = 2, 3, 4, 7

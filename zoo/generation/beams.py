@@ -22,9 +22,9 @@ from flax import struct
 
 from zoo.cache import Cache, repeat_rows, take_rows
 from zoo.errors import InputError
+from zoo.generation.prompts import continuation, left_padded, prompt_rows
+from zoo.generation.text_batch import longest_text, require_decoder
 from zoo.model import Model
-from zoo.prompts import continuation, left_padded, prompt_rows
-from zoo.text_batch import longest_text, require_decoder
 
 NEVER = -1e30
 

@@ -1,6 +1,6 @@
 """Generation: texts that go on, all at once or piece by piece, with the key-value cache, on the device.
 
-    logits of the last position -> bias, penalties, temperature, filters -> draw -> append        (zoo.decoding)
+    logits of the last position -> bias, penalties, temperature, filters -> draw -> append    (zoo.generation.decoding)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from zoo.errors import InputError
+from zoo.generation.prompts import WANTED, TextStream, continuation, prompt_rows
+from zoo.generation.sampling import Sampling
+from zoo.generation.text_batch import TextBatch, require_decoder
 from zoo.model import Model
-from zoo.prompts import WANTED, TextStream, continuation, prompt_rows
-from zoo.sampling import Sampling
-from zoo.text_batch import TextBatch, require_decoder
 
 __all__ = ["WANTED", "Generation", "Piece", "generate", "stream"]
 
@@ -92,7 +92,7 @@ def generate(
         padding_mask: [B, T], 1 on real ids, for prompts given as an array.
         tokenizer: turns texts to ids and back; ids beyond its vocabulary are never drawn.
         temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: see
-            zoo.sampling.Sampling.
+            zoo.generation.sampling.Sampling.
         logit_bias: id -> what is added to its logit.
         banned_ids: never drawn.
         forced_ids: what each text begins with, whatever the model says.

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from zoo.cache import Cache, repeat_rows
+from zoo.generation.sampling import Memory, Parts, Settings, choose, empty_memory
 from zoo.model import Model
-from zoo.sampling import Memory, Parts, Settings, choose, empty_memory
 
 
 @struct.dataclass

@@ -48,7 +48,7 @@ def generate(
     import jax
 
     import zoo
-    from zoo.generation import stream
+    from zoo.generation.generate import stream
 
     if samples < 1:
         raise InputError(f"samples is {samples}; it must be at least 1")
@@ -101,8 +101,8 @@ def chat(
     import jax
 
     import zoo
-    from zoo.generation import stream
-    from zoo.text_batch import longest_text, require_decoder
+    from zoo.generation.generate import stream
+    from zoo.generation.text_batch import longest_text, require_decoder
 
     given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
     model, params = zoo.load(path)
@@ -161,7 +161,7 @@ class Voice:
 
     def arguments(self, prompt: Any) -> dict[str, Any]:
         """Of zoo.generation.stream."""
-        from zoo.sampling import Sampling
+        from zoo.generation.sampling import Sampling
 
         limit = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
         return {

@@ -1,4 +1,4 @@
-"""A batch of texts at work: what the compiled programs of zoo.decoding get, and where they stand.
+"""A batch of texts at work: what the compiled programs of zoo.generation.decoding get, and where they stand.
 
 Prompts are padded on the left to one of a few lengths, and the cache has one of a few capacities, so that calls of
 like size share their programs. Neither changes a text: padding is not seen and not counted.
@@ -13,11 +13,11 @@ import numpy as np
 
 from zoo.call_checks import require_key
 from zoo.config import ModelConfig
-from zoo.decoding import Progress, Rules, advance, begin, read
 from zoo.errors import InputError
+from zoo.generation.decoding import Progress, Rules, advance, begin, read
+from zoo.generation.prompts import left_padded
+from zoo.generation.sampling import Sampling, for_rows
 from zoo.model import Model
-from zoo.prompts import left_padded
-from zoo.sampling import Sampling, for_rows
 
 # Ids of a prompt that are read in one pass: the memory of a pass grows with it, and longer prompts share its program.
 CHUNK = 512

@@ -1,0 +1,1 @@
+"""Texts from a decoder: prompts to rows, logits to draws, draws to texts, one at a time or in batches."""
