@@ -203,7 +203,7 @@ def prepare(config: DemoConfig, unlabelled: Sequence[Splits], folder: Path, live
     """
     extra = sources.corpus(*config.extra_text) if config.extra_text else ()
     made_from = [examples_digest(splits.train) for splits in unlabelled] + [config.extra_text]
-    name = digest(json.dumps([made_from, config.vocab_size, config.vocab_chunks]))
+    name = digest(json.dumps([made_from, config.vocab_size, config.vocab_chunks], allow_nan=False))
     place = folder / name
     if (place / shards.MANIFEST).exists():
         tokenizer = load_tokenizer(place)

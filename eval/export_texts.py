@@ -43,7 +43,7 @@ def export_texts(
     require_folder(out)
     loaded = [tasks.load(name) for name in dict.fromkeys(names)]
     for splits, texts in zip(loaded, training_texts(loaded), strict=True):
-        lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
+        lines = [json.dumps({"text": text}, ensure_ascii=False, allow_nan=False) + "\n" for text in texts]
         write_atomically(out / f"{splits.task.name}.jsonl", "".join(lines))
         left = len(tasks.texts(splits)) - len(texts)
         said = f"; {left:,} that another task tests on are left out" if left else ""

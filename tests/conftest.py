@@ -3,6 +3,7 @@
 The environment is set before jax is imported anywhere, so nothing here imports jax at the top.
 """
 
+import gc
 import importlib.util
 import ipaddress
 import os
@@ -106,6 +107,22 @@ def offline():
     patch.setattr(socket, "getaddrinfo", guarded_getaddrinfo)
     yield
     patch.undo()
+
+
+# A compiled program takes about four memory maps, and the kernel grants a process 65,530 (vm.max_map_count). A test
+# process that lives for thousands of tests would use them up, and XLA then crashes while it compiles.
+MANY_MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bounded_maps():
+    """After a module that leaves very many memory maps, compiled programs are dropped: the cache on disk keeps them."""
+    yield
+    jax = sys.modules.get("jax")
+    maps = Path("/proc/self/maps")
+    if jax and maps.exists() and len(maps.read_bytes().splitlines()) > MANY_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

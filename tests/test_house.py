@@ -81,6 +81,18 @@ def test_nothing_imports_eval_by_its_bare_name():
     assert found == []
 
 
+def test_json_that_is_written_is_json():
+    """json.dumps writes NaN and Infinity, which no other reader takes, unless it is told not to."""
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in python_files("train", "eval")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump")
+        and "allow_nan=False" not in map(ast.unparse, node.keywords)
+    ]  # fmt: skip
+    assert found == []
+
+
 def test_no_package_lies_under_tests():
     """tests/zoo/__init__.py would make tests/zoo a package named zoo."""
     assert [relative(path) for path in (ROOT / "tests").rglob("__init__.py")] == []

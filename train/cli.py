@@ -177,7 +177,7 @@ def pretrain(given: Pretrain) -> None:
     if given.show_config:
         import json
 
-        print(json.dumps(resolve(given).to_dict(), indent=2))
+        print(json.dumps(resolve(given).to_dict(), indent=2, allow_nan=False))
         return
     from train.distributed import find_job, together
 

@@ -198,7 +198,7 @@ class RunConfig:
 
     def save(self, path: str | Path) -> None:
         """Writes JSON to `path`, whole or not at all."""
-        write_atomically(path, json.dumps(self.to_dict(), indent=2) + "\n")
+        write_atomically(path, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
 
     def changes(self, other: "RunConfig") -> list[str]:
         """Fields that differ and matter for the numbers, as "train.seed was 0, now 1" (`self` is the old one)."""

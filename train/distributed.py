@@ -216,7 +216,8 @@ def compare(facts: Mapping[str, Any]) -> None:
 
     if jax.process_count() == 1:
         return
-    every = [json.loads(text) for text in gather(json.dumps({"host": socket.gethostname(), **facts}))]
+    own = {"host": socket.gethostname(), **facts}
+    every = [json.loads(text) for text in gather(json.dumps(own, allow_nan=False))]
     first, found = every[0], []
     for number, other in enumerate(every):
         for name, value in first.items():
@@ -278,5 +279,5 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

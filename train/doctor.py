@@ -121,7 +121,8 @@ def _processes() -> Iterator[str]:
     if count == 1:
         yield "1 process"
         return
-    told = [json.loads(text) for text in gather(json.dumps([platform.node(), jax.local_device_count(), time.time()]))]
+    own = [platform.node(), jax.local_device_count(), time.time()]
+    told = [json.loads(text) for text in gather(json.dumps(own, allow_nan=False))]
     hosts = len({host for host, _, _ in told})
     yield f"{count} processes on {hosts} host{'s' if hosts > 1 else ''}, {len(jax.devices())} devices in all"
     for number, (host, devices, _) in enumerate(told[:64]):

@@ -33,7 +33,7 @@ class MetricsLog:
         self._board = None if tensorboard is None else _board(tensorboard, step + 1)
 
     def write(self, step: int, split: str, values: dict[str, Any]) -> None:
-        """Appends one line; numbers are written so that they read back bit for bit.
+        """Appends one line; numbers are written so that they read back bit for bit, those not finite as null.
 
         Raises:
             InputError: the disk is full.
@@ -83,8 +83,19 @@ def read(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def finite(content: Any) -> Any:
+    """`content` with None for every number that is not finite: JSON has no word for them."""
+    if isinstance(content, dict):
+        return {str(name): finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    if isinstance(content, float) and not abs(content) < float("inf"):
+        return None
+    return content
+
+
 def _text(line: dict[str, Any]) -> str:
-    return json.dumps(line) + "\n"
+    return json.dumps(finite(line), allow_nan=False) + "\n"
 
 
 def _board(folder: Path, first_step: int):

@@ -17,6 +17,7 @@ def plot_loss(run: str | Path) -> Path | None:
     """
     run = Path(run)
     lines = read(run / "metrics.jsonl")
+    lines = [line for line in lines if line["loss"] is not None]  # one that was not finite
     curves = {
         split: [(line["tokens"], line["loss"]) for line in lines if line["split"] == split]
         for split in ("train", "valid", "watch")

@@ -72,7 +72,7 @@ def ship(
     }
     with whole_folder(out.absolute(), overwrite) as work:
         plain_folder.save(model, params, work, tokenizer, dtype)
-        (work / "metrics.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        (work / "metrics.json").write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         (work / "README.md").write_text(model_card.card(facts), encoding="utf-8")
     size = sum(path.stat().st_size for path in out.iterdir())
     said = ", ".join(f"{name} {values['loss']:.4f}" for name, values in facts["valid"].items())

@@ -18,10 +18,12 @@ if TYPE_CHECKING:  # for editors, which run nothing
     from zoo.generation.beams import beam_search
     from zoo.generation.generate import generate, stream
     from zoo.layer_config import LayerConfig, RotaryScaling
+    from zoo.masked_texts import fill_mask
     from zoo.model import Model, with_head, with_image_size
     from zoo.registry import create, list_models
     from zoo.stack import stack_layers, unstack_layers
     from zoo.summary import summarise
+    from zoo.text_vectors import embed
     from zoo.tokenizer import Tokenizer, load_tokenizer
 
 # Every name is imported when it is first used, so that `python -m zoo list` waits for no JAX.
@@ -36,7 +38,9 @@ _HOMES = {
     "Tokenizer": "zoo.tokenizer",
     "beam_search": "zoo.generation.beams",
     "create": "zoo.registry",
+    "embed": "zoo.text_vectors",
     "export": "zoo.checkpoints",
+    "fill_mask": "zoo.masked_texts",
     "generate": "zoo.generation.generate",
     "list_models": "zoo.registry",
     "load": "zoo.checkpoints",
@@ -60,7 +64,9 @@ __all__ = [
     "Tokenizer",
     "beam_search",
     "create",
+    "embed",
     "export",
+    "fill_mask",
     "generate",
     "list_models",
     "load",

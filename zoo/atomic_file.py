@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zoo.errors import InputError
@@ -46,3 +46,16 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     """Writes `data` (text as UTF-8): a reader or a kill never meets half a file. Raises as `replacing`."""
     with replacing(path) as hidden:
         hidden.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def write_together(files: Mapping[Path, str | bytes]) -> None:
+    """Writes all of them beside their places, and moves them there, in their order, once the last is on the disk.
+
+    A disk that fills up leaves the files of before, or none, and no half of a set. Raises as `replacing`.
+    """
+    with contextlib.ExitStack() as moves:  # which moves the one that came last first
+        for path, data in reversed(files.items()):
+            hidden = moves.enter_context(replacing(path))
+            hidden.write_bytes(data.encode() if isinstance(data, str) else data)
+            with open(hidden, "rb+") as file:
+                os.fsync(file.fileno())

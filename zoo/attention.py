@@ -28,6 +28,8 @@ References: Vaswani et al. 2017, 3.2; Ainslie et al. 2023 (grouped heads); Rabe 
 (blockwise softmax: memory linear in length, the work still quadratic).
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -56,6 +58,7 @@ def attend(
     dropout: Dropout | None = None,
     kernel: str = "auto",
     return_weights: bool = False,
+    see: Callable[[str, jax.Array], jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Attention of every query over the keys visible to it.
 
@@ -69,6 +72,8 @@ def attend(
         dropout: on the weights after the softmax.
         kernel: one of KERNELS; see the module's text.
         return_weights: also give the weights that multiplied V, dropout included.
+        see: given "scores" (before the mask) and "weights" with their arrays [B, N, T, S], answers what to go on with;
+            needs the kernel that return_weights needs.
 
     Returns:
         out [B, T, N, H] in the dtype of `value`; weights float32 [B, N, T, S], or None unless asked for.
@@ -81,6 +86,7 @@ def attend(
     if query.shape[2] % key.shape[2]:
         raise InputError(f"attention: {key.shape[2]} key-value heads do not divide {query.shape[2]} query heads")
     mask = Mask() if mask is None else mask
+    return_weights = return_weights or see is not None
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     wants = [
         name
@@ -94,7 +100,7 @@ def attend(
     if kernel == "auto":
         kernel = _choose(query, key, mask, bias, dropout, wants, return_weights)
     if kernel == "einsum":
-        out, weights = einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights)
+        out, weights = einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights, see)
         return mark(out, "attention_result"), weights
     if kernel in ("blockwise", "ring", "gathered"):
         if return_weights:
@@ -130,7 +136,7 @@ def _choose(query, key, mask, bias, dropout, wants, return_weights):
     return "splash" if flash else "einsum" if wants else "xla"
 
 
-def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights):
+def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights, see=None):
     """The formula written out; arguments as in attend. Scores and softmax are float32."""
     batch, length, heads, head_dim = query.shape
     key_length, kv_heads = key.shape[1:3]
@@ -141,10 +147,12 @@ def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, re
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     if bias is not None:
         scores = scores + bias
+    scores = scores if see is None else see("scores", scores)
     weights = masked_softmax(scores, materialise(mask, length, key_length))
     if dropout is not None:
         index = jnp.arange(heads * length * key_length, dtype=jnp.uint32).reshape(heads, length, key_length)
         weights = jnp.where(keep(dropout, index), weights / (1.0 - dropout.rate), 0.0)
+    weights = weights if see is None else see("weights", weights)
     grouped_weights = weights.astype(value.dtype).reshape(batch, kv_heads, heads // kv_heads, length, key_length)
     out = jnp.einsum("bkgts,bskh->btkgh", grouped_weights, value)
     return out.reshape(batch, length, heads, head_dim), weights if return_weights else None

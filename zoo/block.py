@@ -18,7 +18,7 @@ from flax import linen as nn
 from flax import struct
 
 from zoo.attention import attend
-from zoo.cache import write
+from zoo.cache import remember
 from zoo.config import ModelConfig
 from zoo.dropout import at_site, drop
 from zoo.errors import InputError
@@ -28,6 +28,7 @@ from zoo.masks import Mask
 from zoo.norms import HeadsNorm, Norm
 from zoo.partition import constrain_stream
 from zoo.positions import rotate
+from zoo.probe import NOTHING, Look, Probe
 from zoo.remat import mark
 from zoo.sharded_product import product
 
@@ -43,7 +44,7 @@ class Call:
         memory, memory_mask: encoder output [B, S', D] and its visibility, for cross-attention.
         dropout_seeds: uint32 [B, 2], or None in evaluation.
         cache_start: slot at which new keys are written, or None without a cache.
-        want_weights, want_hidden: return attention weights; return the stream after each block.
+        probe: what is read and changed on the way (zoo.probe).
     """
 
     mask: Mask
@@ -53,8 +54,11 @@ class Call:
     memory_mask: Mask | None = None
     dropout_seeds: jax.Array | None = None
     cache_start: jax.Array | None = None
-    want_weights: bool = struct.field(pytree_node=False, default=False)
-    want_hidden: bool = struct.field(pytree_node=False, default=False)
+    probe: Probe = Probe()
+
+    def on(self, *layers: int) -> "Call":
+        """The call as these layers get it."""
+        return self.replace(probe=self.probe.on(*layers))
 
 
 class Attention(nn.Module):
@@ -66,8 +70,8 @@ class Attention(nn.Module):
     cross: bool = False
 
     @nn.compact
-    def __call__(self, x: jax.Array, source: jax.Array, call: Call, index: jax.Array, cache: Any = None):
-        """x [B, T, D] asks, source [B, S, D] answers: update [B, T, D], new (keys, values) or None, weights or None."""
+    def __call__(self, x, source, call: Call, index: jax.Array, cache: Any = None, look: Look = NOTHING):
+        """x [B, T, D] asks, source [B, S, D] answers: the heads' sum [B, T, D], and new (keys, values) or None."""
         config = self.config
         query = self._heads(config.num_heads, "query")(x)
         key = self._heads(config.num_kv_heads, "key")(source)
@@ -77,13 +81,13 @@ class Attention(nn.Module):
         tables = call.rotary[self.slot] if call.rotary and not self.cross else None
         if tables is not None:
             query, key = rotate(query, tables), rotate(key, tables)
-        if cache is not None:
-            key, value = write(cache[0], key, call.cache_start), write(cache[1], value, call.cache_start)
-            cache = (key, value)
-            key, value = key.astype(query.dtype), value.astype(query.dtype)
-        query, key, value = mark(query, "query"), mark(key, "key"), mark(value, "value")
+        query, key, value = look("attention.query", query), look("attention.key", key), look("attention.value", value)
         mask = call.memory_mask if self.cross else call.mask.replace(window=self.layer.window)
-        mixed, weights = attend(
+        if cache is not None:
+            cache, key, value, mask = remember(cache, key, value, call.cache_start, mask)
+        query, key, value = mark(query, "query"), mark(key, "key"), mark(value, "value")
+        see = look.inside("attention.scores", "attention.weights")
+        mixed, _ = attend(
             query,
             key,
             value,
@@ -97,9 +101,10 @@ class Attention(nn.Module):
                 index,
                 "cross_weights" if self.cross else "attention_weights",
             ),
-            kernel="auto" if call.want_weights else config.attention_kernel,
-            return_weights=call.want_weights and not self.cross,
+            kernel=config.attention_kernel if see is None else "auto",
+            see=see,
         )
+        mixed = look("attention.mixed", mixed)
         update = nn.DenseGeneral(
             config.embed_dim,
             axis=(-2, -1),
@@ -109,7 +114,12 @@ class Attention(nn.Module):
             dot_general=product("attention/out/kernel"),
             name="out",
         )(mixed)
-        return mark(update, "attention_update"), cache, weights
+        if look.touches("attention.heads"):
+            kernel = self.get_variable("params", "out")["kernel"].astype(mixed.dtype)
+            heads = jnp.einsum("btnh,nhd->btnd", mixed, kernel)
+            changed = look("attention.heads", heads)
+            update = update + (changed - heads).sum(axis=2) if look.changes("attention.heads") else update
+        return mark(update, "attention_update"), cache
 
     def _heads(self, heads: int, name: str) -> nn.DenseGeneral:
         return nn.DenseGeneral(
@@ -148,8 +158,7 @@ class Block(nn.Module):
             call: what every block gets.
 
         Returns:
-            the stream after this block, and (new cache or None, attention weights or None, the stream again where
-            call.want_hidden, else None).
+            the stream after this block, and (new cache or None, the arrays that call.probe asks for, by site).
         """
         config = self.config
         index, cache = layer_input
@@ -157,33 +166,34 @@ class Block(nn.Module):
         attention = Attention(config, layer, self.slot, name="attention")
         feed_forward = (Experts if config.num_experts else FeedForward)(config, name="mlp")
         pre, post = config.norm_placement in ("pre", "both"), config.norm_placement == "post"
-
-        def update(y, site):
-            if config.layer_scale is not None:
-                y = LayerScale(config, name=f"{site}_scale")(y)
-            return drop(y, at_site(call.dropout_seeds, config.dropout, index, site))
+        both = config.norm_placement in ("both", "after")
+        look = Look(call.probe, index)
 
         def normed(y, name, here=True):
             return Norm(config, name=name)(y) if here else y
 
-        both = config.norm_placement in ("both", "after")
-        read = normed(x, "attention_norm", pre and layer.attention_norm)
-        y, cache, weights = attention(read, read, call, index, cache)
-        y = update(normed(y, "attention_post_norm", both), "attention")
+        def update(y, site):
+            y = normed(look(f"{site}.out", y), f"{site}_post_norm", both)
+            if config.layer_scale is not None:
+                y = LayerScale(config, name=f"{site}_scale")(y)
+            return look(f"{site}.update", drop(y, at_site(call.dropout_seeds, config.dropout, index, site)))
+
+        x = look("in", x)
+        read = look("attention.in", normed(x, "attention_norm", pre and layer.attention_norm))
+        y, cache = attention(read, read, call, index, cache, look)
+        y = update(y, "attention")
         if config.parallel_block:
-            if config.parallel_mlp_norm:
-                read = normed(x, "mlp_norm")
-            x = x + y + update(mark(feed_forward(read), "mlp_update"), "mlp")
-            return constrain_stream(x), (cache, weights, x if call.want_hidden else None)
-        x = normed(x + y, "attention_norm", post) if post else x + y
+            read = look("mlp.in", normed(x, "mlp_norm") if config.parallel_mlp_norm else read)
+            x = look("out", x + y + update(mark(feed_forward(read, look), "mlp_update"), "mlp"))
+            return constrain_stream(x), (cache, look.values)
+        x = look("mid", normed(x + y, "attention_norm", post))
         if config.cross_attention:
             if call.memory is None:
                 raise InputError("cross_attention: this model reads an encoder's output and the call brought none")
             cross = Attention(config, LayerConfig(), self.slot, cross=True, name="cross")
-            y, _, _ = cross(normed(x, "cross_norm", pre), call.memory, call, index)
-            x = x + update(normed(y, "cross_post_norm", both), "cross")
+            y, _ = cross(normed(x, "cross_norm", pre), call.memory, call, index)
+            x = x + update(y, "cross")
             x = normed(x, "cross_norm", post)
-        y = mark(feed_forward(normed(x, "mlp_norm", pre)), "mlp_update")
-        y = update(normed(y, "mlp_post_norm", both), "mlp")
-        x = normed(x + y, "mlp_norm", post) if post else x + y
-        return constrain_stream(x), (cache, weights, x if call.want_hidden else None)
+        y = mark(feed_forward(look("mlp.in", normed(x, "mlp_norm", pre)), look), "mlp_update")
+        x = look("out", normed(x + update(y, "mlp"), "mlp_norm", post))
+        return constrain_stream(x), (cache, look.values)

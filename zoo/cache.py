@@ -2,14 +2,49 @@
 
 Slots fill from the left. A slot remembers whether its token was real, which segment it belonged to and how many real
 tokens of that segment came before it, so ragged prompts, padded on either side, go on as if each were alone.
+
+| dtype    | bytes a token, layer and head | error                                                                    |
+|----------|-------------------------------|--------------------------------------------------------------------------|
+| float32  | 8 H                           | none                                                                     |
+| bfloat16 | 4 H                           | 2^-9 of each number, at most                                             |
+| int8     | 2 H + 8                       | 1/254 of the largest number of a token's head, at most: symmetric, one   |
+|          |                               | float32 scale for each token and head, read back as floats for attention |
+
+With int8 an attention's output moves by at most max|v| (1/254 + e^(2 e) - 1), e = |q|_1 max|k| score_scale / 254.
+
+In a ring cache a layer of window w keeps w slots and no more: token s lies in slot s mod w, over the one that has just
+left the window. What is kept of a slot (valid, order, segments: 9 bytes) is kept for all of them in any case.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.sharding import PartitionSpec
 
 from zoo.config import ModelConfig
-from zoo.errors import InputError
+from zoo.errors import InputError, nearest
+from zoo.masks import Mask
+from zoo.partition import auto_mesh, row_axes, ways_of
+
+CACHE_DTYPES = ("float32", "bfloat16", "float16", "int8")
+
+
+@struct.dataclass
+class Quantised:
+    """Numbers as int8 times a scale: numbers int8 [..., B, S, K, H], scales float32 [..., B, S, K, 1]."""
+
+    numbers: jax.Array
+    scales: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.numbers.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.numbers.dtype
 
 
 @struct.dataclass
@@ -18,15 +53,16 @@ class Cache:
 
     Attributes:
         keys, values: [L', B, S, K, H] stacked for scanned models (L' = repeats, one entry of the tuple a pattern slot,
-            then one [B, S, K, H] for each layer of a repeat cut short), or a tuple of L arrays [B, S, K, H].
+            then one [B, S, K, H] for each layer of a repeat cut short), or a tuple of L arrays [B, S, K, H]; Quantised
+            where they are int8. S is the window of a layer that keeps a ring.
         valid: bool [B, S], real tokens.
         order: int32 [B, S], count of real tokens before this one in its segment.
         segments: int32 [B, S].
-        length: int32 scalar, slots filled.
+        length: int32, slots filled: a scalar, or [B] where rows go on from places of their own.
     """
 
-    keys: tuple[jax.Array, ...]
-    values: tuple[jax.Array, ...]
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
     valid: jax.Array
     order: jax.Array
     segments: jax.Array
@@ -37,15 +73,24 @@ class Cache:
         """S: how many slots there are."""
         return self.valid.shape[1]
 
+    @property
+    def ring(self) -> bool:
+        """Whether some layer keeps fewer slots than there are."""
+        return any(keys.shape[-3] < self.capacity for keys in self.keys)
 
-def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None = None) -> Cache:
+
+def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None = None, ring: bool = False) -> Cache:
     """An empty cache for `batch` rows of up to `length` tokens, prompt included.
 
+    Under jax.set_mesh its rows are spread over the axes of a batch and its heads over `tensor`, where they divide.
+
     Args:
-        dtype: of keys and values; None for the config's.
+        dtype: of keys and values, one of CACHE_DTYPES; None for the config's.
+        ring: layers whose window is below `length` keep so many slots alone. Such a cache serves rows of one text each,
+            padded on the left alone. (Models of relative positions keep all slots.)
 
     Raises:
-        InputError: the model sees both ways, or `length` exceeds its positions.
+        InputError: the model sees both ways, `length` exceeds its positions, an unknown dtype.
     """
     if config.visibility == "full":
         raise InputError('a cache serves causal models; this one has visibility "full": run it on whole rows')
@@ -53,27 +98,137 @@ def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None =
         raise InputError(f"cache length is {length}; it must be at least 1")
     if config.positions == "learned" and length > config.max_positions:
         raise InputError(f"cache length {length} exceeds the model's {config.max_positions} positions")
-    shape = (batch, length, config.num_kv_heads, config.head_dim)
-    shapes = [shape] * config.num_layers
+    dtype = config.dtype if dtype is None else jnp.dtype(dtype).name if hasattr(dtype, "dtype") else str(dtype)
+    if dtype not in CACHE_DTYPES:
+        raise InputError(f'cache dtype "{dtype}" is none of {", ".join(CACHE_DTYPES)}{nearest(dtype, CACHE_DTYPES)}')
+    slots = [length if layer.window is None or not ring else min(length, layer.window) for layer in config.layer_pattern]
+    if config.positions == "relative":
+        slots = [length] * len(slots)
+    shapes = [(batch, slots[i % len(slots)], config.num_kv_heads, config.head_dim) for i in range(config.num_layers)]
     if config.scan:
-        shapes = [(config.num_repeats, *shape)] * len(config.layer_pattern) + [shape] * config.num_tail
+        stacked = [(config.num_repeats, *shapes[i]) for i in range(len(slots))]
+        shapes = stacked + shapes[config.num_layers - config.num_tail :]
 
-    def empty():
-        return tuple(jnp.zeros(one, dtype or config.dtype) for one in shapes)
+    def empty() -> tuple[Any, ...]:
+        if dtype != "int8":
+            return tuple(jnp.zeros(shape, dtype) for shape in shapes)
+        ones = [(*shape[:-1], 1) for shape in shapes]
+        return tuple(
+            Quantised(jnp.zeros(shape, jnp.int8), jnp.zeros(one, jnp.float32))
+            for shape, one in zip(shapes, ones, strict=True)
+        )
 
-    return Cache(
-        keys=empty(),
-        values=empty(),
-        valid=jnp.zeros((batch, length), bool),
-        order=jnp.zeros((batch, length), jnp.int32),
-        segments=jnp.zeros((batch, length), jnp.int32),
-        length=jnp.zeros((), jnp.int32),
+    return spread(
+        Cache(
+            keys=empty(),
+            values=empty(),
+            valid=jnp.zeros((batch, length), bool),
+            order=jnp.zeros((batch, length), jnp.int32),
+            segments=jnp.zeros((batch, length), jnp.int32),
+            length=jnp.zeros((), jnp.int32),
+        )
     )
 
 
+def spread(cache: Cache) -> Cache:
+    """The cache pinned to the mesh of jax.set_mesh: rows as a batch's, heads over `tensor`; as given without one."""
+    mesh = auto_mesh()
+    if mesh is None:
+        return cache
+    rows, batch = row_axes(mesh), cache.valid.shape[0]
+    rows = rows if rows and batch % ways_of(rows, mesh.shape) == 0 else None
+
+    def placed(x):
+        if x.ndim < 4:
+            spec = (rows, None)
+        else:
+            heads = "tensor" if "tensor" in mesh.shape and x.shape[-2] % mesh.shape["tensor"] == 0 else None
+            spec = (*(None,) * (x.ndim - 4), rows, None, heads, None)
+        return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+    parts = {name: jax.tree.map(placed, getattr(cache, name)) for name in ("keys", "values")}
+    return cache.replace(**parts, **{name: placed(getattr(cache, name)) for name in ("valid", "order", "segments")})
+
+
 def write(buffer: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
-    """buffer [B, S, ...] with new [B, T, ...] at slots start..start+T-1."""
-    return jax.lax.dynamic_update_slice_in_dim(buffer, new.astype(buffer.dtype), start, axis=1)
+    """buffer [B, S, ...] with new [B, T, ...] at slots start..start+T-1; start is a scalar, or [B]: one a row."""
+    new = new.astype(buffer.dtype)
+    if jnp.ndim(start):
+        return jax.vmap(lambda row, part, at: jax.lax.dynamic_update_slice_in_dim(row, part, at, axis=0))(
+            buffer, new, start
+        )
+    return jax.lax.dynamic_update_slice_in_dim(buffer, new, start, axis=1)
+
+
+def remember(held: tuple[Any, Any], key: jax.Array, value: jax.Array, start: jax.Array, mask: Mask):
+    """One layer's buffers with new keys and values, and what the call attends to.
+
+    Args:
+        held: (keys, values) of the layer, [B, S, K, H] or of a ring [B, R, K, H]; Quantised or not.
+        key, value: [B, T, K, H].
+        start: slots filled before.
+        mask: of the call, over all slots, those of the call among them.
+
+    Returns:
+        the new buffers; keys and values to attend to, in the dtype of `key`; the mask over these.
+    """
+    new = tuple(_stored(x, buffer) for x, buffer in zip((key, value), held, strict=True))
+    slots, ring, count = mask.key_valid.shape[1], held[0].shape[1], key.shape[1]
+    if ring == slots:
+        held = jax.tree.map(lambda buffer, x: write(buffer, x, start), held, new)
+        return held, *_floats(held, key.dtype), mask
+    if count == 1:
+        held = jax.tree.map(lambda buffer, x: write(buffer, x, start % ring), held, new)
+        return held, *_floats(held, key.dtype), _ring_mask(mask, _ring_slots(ring, start + 1))
+    # A query of a call of many tokens may see what a later one of the same call takes the place of.
+    both = jax.tree.map(lambda buffer, x: jnp.concatenate([buffer, x], axis=1), held, new)
+    seen = jnp.concatenate([_ring_slots(ring, start), start + jnp.arange(count)])
+    newest = _ring_slots(ring, start + count) - start
+    source = jnp.where(newest >= 0, ring + newest, jnp.arange(ring))
+    held = jax.tree.map(lambda x: jnp.take(x, source, axis=1), both)
+    return held, *_floats(both, key.dtype), _ring_mask(mask, seen)
+
+
+def _ring_slots(ring: int, filled: jax.Array) -> jax.Array:
+    """int32 [R]: the slot that lies in each place of a ring after so many are filled; below 0 for none."""
+    return filled - 1 - (filled - 1 - jnp.arange(ring)) % ring
+
+
+def _ring_mask(mask: Mask, slots: jax.Array) -> Mask:
+    at = jnp.maximum(slots, 0)
+
+    def those(x):
+        return None if x is None else jnp.take(x, at, axis=1)
+
+    return mask.replace(
+        key_slots=slots,
+        key_valid=those(mask.key_valid) & (slots >= 0),
+        key_order=those(mask.key_order),
+        key_segments=those(mask.key_segments),
+        prefix_keys=those(mask.prefix_keys),
+    )
+
+
+def _stored(x: jax.Array, buffer: Any) -> Any:
+    if not isinstance(buffer, Quantised):
+        return x.astype(buffer.dtype)
+    scales = jnp.max(jnp.abs(x.astype(jnp.float32)), axis=-1, keepdims=True) / 127
+    numbers = jnp.round(x / jnp.where(scales > 0, scales, 1.0))
+    # A broken number stays one: int8 would hide it, the scale does not.
+    return Quantised(numbers.astype(jnp.int8), scales)
+
+
+def _floats(held: tuple[Any, Any], dtype: Any) -> tuple[jax.Array, jax.Array]:
+    return tuple(
+        (x.numbers * x.scales).astype(dtype) if isinstance(x, Quantised) else x.astype(dtype) for x in held
+    )
+
+
+def late_padding(cache: Cache, padding_mask: jax.Array) -> jax.Array:
+    """bool [B]: padding after a real token, which would take the place of what a window still sees in a ring."""
+    real = padding_mask != 0
+    begun = (jnp.cumsum(real, axis=1) > 0) | jnp.any(cache.valid, axis=1)[:, None]
+    return jnp.any(~real & begun, axis=1)
 
 
 def take_rows(cache: Cache, rows: jax.Array) -> Cache:
@@ -88,9 +243,20 @@ def take_rows(cache: Cache, rows: jax.Array) -> Cache:
         valid=cache.valid[rows],
         order=cache.order[rows],
         segments=cache.segments[rows],
+        length=cache.length[rows] if jnp.ndim(cache.length) else cache.length,
     )
 
 
 def repeat_rows(cache: Cache, times: int) -> Cache:
     """Each row `times` times, next to each other."""
     return take_rows(cache, jnp.repeat(jnp.arange(cache.valid.shape[0]), times))
+
+
+def cut(cache: Cache, lengths: jax.Array) -> Cache:
+    """The cache as it was when each row had so many slots filled, int32 [B]; what came after is forgotten.
+
+    A ring cannot go back: what lay in its places is gone.
+    """
+    if cache.ring:
+        raise InputError("a ring cache cannot go back; make it with init_cache(..., ring=False)")
+    return cache.replace(valid=cache.valid & (jnp.arange(cache.capacity) < lengths[:, None]), length=lengths)

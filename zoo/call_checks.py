@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from zoo.cache import late_padding
 from zoo.config import ModelConfig
-from zoo.errors import InputError, nearest
+from zoo.errors import InputError
 from zoo.forward import Inputs
 from zoo.positions import count_real_tokens, restarted
+from zoo.probe import check_wants
 
-WANTS = ("hidden_states", "attentions")
 MASKS = ("padding_mask", "prefix_mask")
 ZEROS_AND_ONES = "must be bool or whole numbers, 1 on real tokens and 0 on others"
 
@@ -106,9 +107,7 @@ def check_shapes(config: ModelConfig, given: Inputs) -> None:
         raise InputError(f'logits_at chooses among vocabulary logits; a model with head "{config.head}" has none')
     if given.positions is not None and config.positions == "relative":
         raise InputError("positions were given to a model of relative positions, which counts real tokens itself")
-    for name in given.want:
-        if name not in WANTS:
-            raise InputError(f'want names "{name}"{nearest(name, WANTS)}')
+    check_wants(config, given.want)
     if given.token_types is not None and not config.token_types:
         raise InputError("token_types were given to a model without segment embeddings (token_types=0)")
     if given.prefix_mask is not None and config.visibility != "prefix":
@@ -129,6 +128,8 @@ def check_shapes(config: ModelConfig, given: Inputs) -> None:
             raise InputError("the cache is another model's: make it with this one's init_cache")
         if given.cache.valid.shape[0] != batch:
             raise InputError(f"the cache holds {given.cache.valid.shape[0]} rows; inputs have {batch}")
+        if given.cache.ring and given.segment_ids is not None:
+            raise InputError("a ring cache serves rows of one text; for segment_ids make it with ring=False")
         if length > given.cache.capacity:
             raise InputError(f"{length} tokens exceed the cache's {given.cache.capacity} slots")
 
@@ -146,9 +147,7 @@ def _check_images(config: ModelConfig, given: Inputs) -> None:
     for name in others:
         if getattr(given, name) is not None:
             raise InputError(f"{name} belongs to models of tokens; this one reads images")
-    for name in given.want:
-        if name not in WANTS:
-            raise InputError(f'want names "{name}"{nearest(name, WANTS)}')
+    check_wants(config, given.want)
 
 
 def check_values(config: ModelConfig, given: Inputs) -> None:
@@ -172,7 +171,7 @@ def check_values(config: ModelConfig, given: Inputs) -> None:
     if given.positions is not None and config.positions == "learned":
         _in_range("position", given.positions, config.max_positions, "the position table")
     if given.cache is not None and _concrete(given.cache.length):
-        filled = int(given.cache.length)
+        filled = int(jnp.max(given.cache.length))
         by_length = config.rotary_scaling is not None and config.rotary_scaling.by_length
         if by_length and filled and given.padding_mask is not None and _concrete(given.padding_mask):
             if not np.all(np.asarray(given.padding_mask)):
@@ -180,6 +179,9 @@ def check_values(config: ModelConfig, given: Inputs) -> None:
                     f'padding after the first call of a cache: under "{config.rotary_scaling.kind}" rotary scaling it '
                     "would change the length that what is cached was turned by"
                 )
+        if given.cache.ring and given.padding_mask is not None and _concrete(given.padding_mask):
+            if np.any(late_padding(given.cache, given.padding_mask)):
+                raise InputError("padding after real tokens in a ring cache; pad on the left, or make it with ring=False")
         if filled + length > given.cache.capacity:
             raise InputError(
                 f"the cache has {given.cache.capacity} slots and {filled} are filled: {length} more do not fit"

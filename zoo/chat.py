@@ -68,6 +68,16 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], **variables: An
         raise InputError(f"the chat template fails: {type(error).__name__}: {_one_line(error)}") from None
 
 
+def check_messages(messages: Any) -> None:
+    """Raises InputError where messages are no list of dicts."""
+    good = 'give a list of dicts with "role" and "content"'
+    if not isinstance(messages, list | tuple):
+        raise InputError(f"messages are a {type(messages).__name__}; {good}")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise InputError(f"message {number} is {message!r:.60}; {good}")
+
+
 def _counted(compiled: Any, variables: dict[str, Any]) -> str:
     """Renders while counting the lines that run in the template."""
     left, until = MAX_LINES, time.monotonic() + MAX_SECONDS

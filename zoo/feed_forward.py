@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from zoo.config import ModelConfig
+from zoo.probe import NOTHING, Look
 from zoo.remat import mark
 from zoo.sharded_product import product
 
@@ -22,14 +23,14 @@ class FeedForward(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, look: Look = NOTHING) -> jax.Array:
         config = self.config
         act = ACTIVATIONS[config.activation]
         up = mark(self._dense(config.mlp_dim, config.initializer_range, "up")(x), "up")
         hidden = act(up)
         if config.gated:
             hidden = act(mark(self._dense(config.mlp_dim, config.initializer_range, "gate")(x), "gate")) * up
-        return self._dense(config.embed_dim, residual_stddev(config), "down")(hidden)
+        return self._dense(config.embed_dim, residual_stddev(config), "down")(look("mlp.act", hidden))
 
     def _dense(self, features: int, stddev: float, name: str) -> nn.Dense:
         return nn.Dense(
@@ -67,11 +68,12 @@ class Experts(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, look: Look = NOTHING) -> jax.Array:
         config = self.config
         init = nn.initializers.normal(config.initializer_range)
         router = nn.Dense(config.num_experts, use_bias=False, dtype=config.dtype, kernel_init=init, name="router")
         weights = route(router(x).astype(jnp.float32), config.experts_per_token).astype(x.dtype)
+        weights = look("mlp.router", weights)
         outputs = [FeedForward(config, name=f"expert_{e}")(x) for e in range(config.num_experts)]
         return sum(weights[..., e, None] * output for e, output in enumerate(outputs))
 

@@ -13,7 +13,7 @@ from flax import linen as nn
 from flax import struct
 
 from zoo.block import Call
-from zoo.cache import Cache, write
+from zoo.cache import Cache, late_padding, write
 from zoo.config import ModelConfig
 from zoo.dropout import at_site, row_seeds
 from zoo.embedding import Embed
@@ -23,6 +23,7 @@ from zoo.norms import Norm
 from zoo.partition import constrain_stream
 from zoo.patches import EmbedImages
 from zoo.positions import count_real_tokens, known_lengths, model_rotary, restarted
+from zoo.probe import WANTS, Edit, Look, gather, probe_of
 from zoo.stack import run_layers
 
 
@@ -41,6 +42,7 @@ class Output:
         cache: the cache that went in, with this call's tokens added.
         hidden_states: L + 1 streams [B, T, D]: the embedding, then after each block, before any final norm.
         attentions: L weights float32 [B, N, T, S].
+        sites: the arrays of the sites that `want` names, by those names (zoo.lens).
     """
 
     hidden: jax.Array
@@ -50,6 +52,7 @@ class Output:
     cache: Cache | None = None
     hidden_states: tuple[jax.Array, ...] | None = None
     attentions: tuple[jax.Array, ...] | None = None
+    sites: dict[str, jax.Array] | None = None
 
 
 @struct.dataclass
@@ -66,6 +69,7 @@ class Inputs:
     logits_at: jax.Array | None = None
     dropout_key: jax.Array | None = None
     memory: jax.Array | None = None
+    edits: tuple[Edit, ...] = ()
     segments: int = struct.field(pytree_node=False, default=0)
     want_logits: bool = struct.field(pytree_node=False, default=True)
     want: tuple[str, ...] = struct.field(pytree_node=False, default=())
@@ -94,6 +98,8 @@ class Transformer(nn.Module):
         wrong = jnp.zeros((batch,), bool)
         if cache is not None:
             wrong = wrong | (given.cache.length + length > cache.capacity)
+            if given.padding_mask is not None and given.cache.ring:
+                wrong = wrong | late_padding(given.cache, given.padding_mask)
             if given.padding_mask is not None and config.rotary_scaling is not None and config.rotary_scaling.by_length:
                 wrong = wrong | ((given.cache.length > 0) & jnp.any(given.padding_mask == 0, axis=1))
         if given.positions is not None and given.segment_ids is None:
@@ -108,14 +114,14 @@ class Transformer(nn.Module):
             memory_mask=None if given.memory is None else Mask(),
             dropout_seeds=seeds,
             cache_start=None if cache is None else given.cache.length,
-            want_weights="attentions" in given.want,
-            want_hidden="hidden_states" in given.want,
+            probe=probe_of(config, given.want, given.edits),
         )
-        stream = constrain_stream(stream)
+        look = Look(call.probe.on(None))
+        stream = look("embed", constrain_stream(stream))
         buffers = None if cache is None else (cache.keys, cache.values)
-        hidden, buffers, weights, streams = run_layers(config, stream, buffers, call)
+        hidden, buffers, found = run_layers(config, stream, buffers, call)
         if config.final_norm:
-            hidden = Norm(config, name="final_norm")(hidden)
+            hidden = look("final_norm", Norm(config, name="final_norm")(hidden))
         if config.embed_projection == "tokens":
             init = nn.initializers.normal(config.initializer_range)
             back = nn.Dense(
@@ -126,14 +132,22 @@ class Transformer(nn.Module):
             cache = cache.replace(keys=buffers[0], values=buffers[1], length=given.cache.length + length)
         pooler = Pooler(config, name="pooler") if config.pooler else None
         pooled = pooler(pool(hidden, given.padding_mask, "cls")) if pooler else None
+        logits = self._logits(given, hidden, table, pooled, pooler, seeds)
+        logits = logits if logits is None else look("logits", logits)
+        layers, sites = range(config.num_layers), tuple(name for name in given.want if name not in WANTS)
         return Output(
             hidden=hidden,
-            logits=self._logits(given, hidden, table, pooled, pooler, seeds),
+            logits=logits,
             pooled=pooled,
             next_sentence=Linear(config, 2, name="next_sentence")(pooled) if config.next_sentence else None,
             cache=cache,
-            hidden_states=(stream, *streams) if call.want_hidden else None,
-            attentions=tuple(weights) if call.want_weights else None,
+            hidden_states=(
+                (stream, *(found.one(layer, "out") for layer in layers)) if "hidden_states" in given.want else None
+            ),
+            attentions=(
+                tuple(found.one(layer, "attention.weights") for layer in layers) if "attentions" in given.want else None
+            ),
+            sites=gather(config, sites, look, found) if sites else None,
         )
 
     def _logits(self, given, hidden, table, pooled, pooler, seeds):

@@ -20,11 +20,12 @@ class Mask:
     Attributes:
         causal: the future is hidden.
         window: width of local attention in tokens, or None.
-        query_start: slot of the first query where queries continue a cache; None for slot 0 (said by the structure,
-            so that it stays known under jit, scan and remat).
+        query_start: slot of the first query where queries continue a cache, a scalar or [B]: one a row; None for slot 0
+            (said by the structure, so that it stays known under jit, scan and remat).
         key_valid: bool [B, S], False on padding and on empty cache slots; None for all True.
         query_segments, key_segments: int [B, T], [B, S]; None for one segment.
         query_order, key_order: int [B, T], [B, S]; None for slots.
+        key_slots: int [S], the slot of each key where keys do not lie in order (a ring cache); None for their index.
         prefix_keys: bool [B, S], keys that even earlier queries see; None for none.
     """
 
@@ -37,6 +38,7 @@ class Mask:
     query_order: jax.Array | None = None
     key_order: jax.Array | None = None
     prefix_keys: jax.Array | None = None
+    key_slots: jax.Array | None = None
 
     @property
     def only_causal(self) -> bool:
@@ -63,8 +65,9 @@ def visible(mask: Mask, query_slots: jax.Array, key_slots: jax.Array) -> jax.Arr
     Returns:
         bool [B or 1, 1, t, s].
     """
-    row = jnp.expand_dims(query_slots if mask.query_start is None else query_slots + mask.query_start, (0, 2))
-    column = jnp.expand_dims(key_slots, (0, 1))
+    start = 0 if mask.query_start is None else jnp.reshape(mask.query_start, (-1, 1))
+    row = jnp.expand_dims(jnp.atleast_2d(query_slots + start), 2)
+    column = jnp.expand_dims(key_slots if mask.key_slots is None else mask.key_slots[key_slots], (0, 1))
     seen = jnp.ones((1, query_slots.shape[0], key_slots.shape[0]), bool)
     if mask.causal:
         past = column <= row

@@ -13,6 +13,7 @@ from zoo.errors import InputError
 from zoo.forward import Inputs, Output, forward, initialise, read_out_module
 from zoo.parameter_checks import check_parameters
 from zoo.patches import resize_positions
+from zoo.probe import Edit
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Model:
         """The parameters' shapes and dtypes (ShapeDtypeStructs), without computing anything."""
         return jax.eval_shape(lambda: self.init(jax.random.key(0)))
 
-    def init_cache(self, batch: int, length: int, dtype: str | None = None) -> Cache:
+    def init_cache(self, batch: int, length: int, dtype: str | None = None, ring: bool = False) -> Cache:
         """An empty key-value cache for `batch` rows of up to `length` tokens; see zoo.cache.init_cache."""
-        return init_cache(self.config, batch, length, dtype)
+        return init_cache(self.config, batch, length, dtype, ring)
 
     def unembed(self, params: dict[str, Any], hidden: jax.Array) -> jax.Array:
         """Vocabulary logits, float32 [..., V], of final streams [..., D]: what apply gives as `logits`.
@@ -69,6 +70,7 @@ class Model:
         logits_at: jax.Array | bool | None = None,
         segments: int = 0,
         want: Sequence[str] | str = (),
+        edits: Sequence[Edit] = (),
         dropout_key: jax.Array | None = None,
     ) -> Output:
         """Runs the model on a batch.
@@ -90,7 +92,9 @@ class Model:
             logits_at: int [B, K]: vocabulary logits at these positions alone; False: none; None: at all.
             segments: S: a classifier answers for each of the texts 1 to S of `segment_ids`, logits [B, S, C], as it
                 would for that text alone (one that is not there gives the answer to zeros); 0: once a row.
-            want: more to return, among "hidden_states" and "attentions".
+            want: more to return: "hidden_states", "attentions", and sites, such as "blocks.*.attention.out" (zoo.probe),
+                whose arrays come as `sites`.
+            edits: changes at sites; zoo.lens.run makes them of its interventions.
             dropout_key: None in evaluation; a key, folded by row number, or an array of B keys, one a row.
 
         Returns:
@@ -112,6 +116,7 @@ class Model:
             cache=cache,
             logits_at=None if isinstance(logits_at, bool) else as_array("logits_at", logits_at),
             dropout_key=dropout_key,
+            edits=tuple(edits),
             segments=segments,
             want_logits=logits_at is not False,
             want=(want,) if isinstance(want, str) else tuple(want),

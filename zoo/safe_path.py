@@ -5,8 +5,8 @@ from pathlib import Path
 from zoo.errors import InputError
 
 
-def inside(path: Path) -> Path:
-    """`path`, if it is (or links to) a file in its own folder.
+def inside(path: Path, root: Path | None = None) -> Path:
+    """`path`, if it is (or links to) a file in `root`, by default its own folder.
 
     Download caches keep snapshots/<revision>/name as links to blobs/ beside them; those are followed too.
 
@@ -15,9 +15,9 @@ def inside(path: Path) -> Path:
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is no file")
-    if not path.is_symlink():
+    if root is None and not path.is_symlink():
         return path
-    folder, target = path.parent.resolve(), path.resolve()
+    folder, target = (root or path.parent).resolve(), path.resolve()
     roots = [folder]
     if folder.parent.name == "snapshots":
         roots.append(folder.parent.parent / "blobs")

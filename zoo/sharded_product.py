@@ -77,13 +77,14 @@ def _layout(path: str, x: tuple[int, ...], kernel: tuple[int, ...], contracted: 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _sharded(layout: Layout, precision: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    whole = jax.lax.with_sharding_constraint(kernel, layout.whole)
-    lasts = tuple(range(x.ndim - layout.contracted, x.ndim))
-    return _dot(x, whole, lasts, tuple(range(layout.contracted)), precision)
+    return _forward(layout, precision, x, kernel)[0]
 
 
 def _forward(layout, precision, x, kernel):
-    return _sharded(layout, precision, x, kernel), (x, kernel)
+    # The product stands here itself: remat "dots" would not see it inside a call of _sharded.
+    whole = jax.lax.with_sharding_constraint(kernel, layout.whole)
+    lasts = tuple(range(x.ndim - layout.contracted, x.ndim))
+    return _dot(x, whole, lasts, tuple(range(layout.contracted)), precision), (x, kernel)
 
 
 def _backward(layout, precision, kept, slope):

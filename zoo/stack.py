@@ -14,6 +14,7 @@ from flax import linen as nn
 
 from zoo.block import Block, Call
 from zoo.config import ModelConfig
+from zoo.probe import Found
 from zoo.remat import policy
 
 
@@ -33,7 +34,7 @@ class LoopedLayers(nn.Module):
             slot = index % len(self.config.layer_pattern)
             block = shared or block_class(self.config, slot, name=f"layer_{index}")
             cache = None if caches is None else caches[index - self.first]
-            x, output = block(x, (jnp.uint32(index), cache), call)
+            x, output = block(x, (jnp.uint32(index), cache), call.on(index))
             outputs.append(output)
         return x, outputs
 
@@ -47,7 +48,8 @@ class Pattern(nn.Module):
     def __call__(self, x: jax.Array, layer_inputs: Any, call: Call):
         outputs = []
         for slot, layer_input in enumerate(layer_inputs):
-            x, output = Block(self.config, slot, name=f"pattern_{slot}")(x, layer_input, call)
+            layers = range(slot, self.config.num_layers - self.config.num_tail, len(layer_inputs))
+            x, output = Block(self.config, slot, name=f"pattern_{slot}")(x, layer_input, call.on(*layers))
             outputs.append(output)
         return x, tuple(outputs)
 
@@ -93,30 +95,27 @@ def run_layers(config: ModelConfig, x: jax.Array, cache: Any, call: Call, name: 
         call: what every block gets.
 
     Returns:
-        the stream; new (keys, values) in the same layout or None; a list of L attention weights [B, N, T, S] (or None);
-        a list of L streams [B, T, D] (or None).
+        the stream; new (keys, values) in the same layout or None; what call.probe asks of the blocks.
     """
     if not config.scan:
         caches = None if cache is None else list(zip(*cache, strict=True))
         x, outputs = LoopedLayers(config, name=name)(x, caches, call)
         new_cache = None if cache is None else tuple(zip(*(output[0] for output in outputs), strict=True))
-        return x, new_cache, [output[1] for output in outputs], [output[2] for output in outputs]
+        return x, new_cache, Found((), tuple(output[1] for output in outputs), 0)
     slots, whole = len(config.layer_pattern), config.num_layers - config.num_tail
     indices = jnp.arange(whole, dtype=jnp.uint32).reshape(config.num_repeats, slots)
     inputs = tuple(
         (indices[:, slot], None if cache is None else (cache[0][slot], cache[1][slot])) for slot in range(slots)
     )
-    x, outputs = scanned_layers(config, name)(x, inputs[0] if slots == 1 else inputs, call)
+    scanned_call = call.on(*range(whole))
+    x, outputs = scanned_layers(config, name)(x, inputs[0] if slots == 1 else inputs, scanned_call)
     outputs = (outputs,) if slots == 1 else outputs
     tail = []
     if config.num_tail:
         caches = None if cache is None else list(zip(cache[0][slots:], cache[1][slots:], strict=True))
         x, tail = LoopedLayers(config, whole, name="tail")(x, caches, call)
     new_cache = None if cache is None else tuple(zip(*(output[0] for output in (*outputs, *tail)), strict=True))
-    per_layer = [divmod(layer, slots) for layer in range(whole)]
-    weights = [None if outputs[slot][1] is None else outputs[slot][1][repeat] for repeat, slot in per_layer]
-    streams = [None if outputs[slot][2] is None else outputs[slot][2][repeat] for repeat, slot in per_layer]
-    return x, new_cache, [*weights, *(o[1] for o in tail)], [*streams, *(o[2] for o in tail)]
+    return x, new_cache, Found(tuple(o[1] for o in outputs), tuple(o[1] for o in tail), whole)
 
 
 def stack_layers(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Tokenizer:
         Raises:
             InputError: there is no template, or it fails or refuses these messages.
         """
-        _check_messages(messages)
+        chat.check_messages(messages)
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template; use a checkpoint that was trained to converse")
         given = {"tools": None, "documents": None} | variables
@@ -142,12 +142,8 @@ class Tokenizer:
         The template's special pieces become their ids. What a message says is text alone: "<|im_end|>" in a content
         ends no turn, as it would if the whole were read together.
         """
-        _check_messages(messages)
-        marks = sorted((self.piece(i) for i in self.special_ids), key=len, reverse=True)
-        marks = [mark for mark in marks if mark]
-        if not marks:
-            return self.encode(self.chat_text(messages, add_generation_prompt, **variables))
-        pattern = re.compile("|".join(map(re.escape, marks)))
+        chat.check_messages(messages)
+        pattern = self._marks(self.special_ids)
 
         def hidden(value: Any) -> Any:
             if isinstance(value, str):
@@ -157,11 +153,7 @@ class Tokenizer:
             return [hidden(inner) for inner in value] if isinstance(value, list | tuple) else value
 
         safe = [{name: value if name == "role" else hidden(value) for name, value in m.items()} for m in messages]
-        text = self.chat_text(safe, add_generation_prompt, **variables)
-        try:
-            return self._pieces.encode_marked(text, pattern, BREAK)
-        except (TypeError, RuntimeError, ValueError) as error:
-            raise InputError(_text_fault([text], error)) from error
+        return self.encode_marked(self.chat_text(safe, add_generation_prompt, **variables), self.special_ids)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without special pieces; text that looks like one ("[SEP]") is read as plain characters."""
@@ -178,6 +170,22 @@ class Tokenizer:
             return self._pieces.encode_batch(texts)
         except (TypeError, RuntimeError, UnicodeEncodeError, ValueError) as error:
             raise InputError(_text_fault(texts, error)) from error
+
+    def encode_marked(self, text: str, special: Sequence[int]) -> list[int]:
+        """`encode`, where the pieces of the ids `special`, spelt out in the text, are those ids.
+
+        Raises:
+            InputError: as `encode_batch`.
+        """
+        try:
+            return self._pieces.encode_marked(text, self._marks(special), BREAK)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise InputError(_text_fault([text], error)) from error
+
+    def _marks(self, special: Sequence[int]) -> re.Pattern:
+        """What finds the pieces of these ids in a text, the longest first."""
+        marks = sorted(filter(None, map(self.piece, special)), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, marks)) or "(?!)")
 
     def encode_with_offsets(self, texts: Iterable[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """For each text the ids of `encode` and, for each id, the characters that it stands for.
@@ -360,15 +368,6 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     inner = text[start:end]
     start = min(end, start + len(inner) - len(inner.lstrip()))
     return start, max(start, end - len(inner) + len(inner.rstrip()))
-
-
-def _check_messages(messages: Any) -> None:
-    good = 'give a list of dicts with "role" and "content"'
-    if not isinstance(messages, list | tuple):
-        raise InputError(f"messages are a {type(messages).__name__}; {good}")
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise InputError(f"message {number} is {message!r:.60}; {good}")
 
 
 def _no_place(name: str) -> str:

@@ -37,7 +37,8 @@ USUAL_NAMES = {
 }
 SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 SETTINGS_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
-BESIDE_NAMES = ("chat_template.jinja", "generation_config.json")
+# What a folder says of how its texts are used: templates, ends, and the pooling of vectors (zoo.text_vectors).
+BESIDE_NAMES = ("chat_template.jinja", "generation_config.json", "modules.json", "1_Pooling/config.json")
 MAX_BYTES, MAX_PIECES = 256 * 1024**2, 10_000_000
 # A byte-level vocabulary writes the bytes of space, newline, tab and carriage return as these letters.
 BYTE_SPACES = ("\u0120", "\u010a", "\u0109", "\u010d")
@@ -88,7 +89,8 @@ def _read_file(path: Path) -> tuple["SentencePieces | HuggingFacePieces", dict[s
     sentencepiece = path.suffix != ".json" and ".model" in path.name
     if path.suffix != ".json" and path.name != "vocab.txt" and not sentencepiece:
         raise InputError(f"{path} is no tokenizer file; give tokenizer.json, vocab.txt, or a SentencePiece .model")
-    files = {name: _bytes(path.parent / name) for name in names if name == path.name or (path.parent / name).is_file()}
+    names = [name for name in names if name == path.name or (path.parent / name).is_file()]
+    files = {name: _bytes(path.parent / name, path.parent if "/" in name else None) for name in names}
     if sentencepiece and path.name not in SENTENCEPIECE_NAMES:
         files = {"tokenizer.model": files[path.name]}  # one of several in a folder, of which nothing else speaks
     return _read_bytes(files, path), files
@@ -345,8 +347,8 @@ def _library():
     return tokenizers
 
 
-def _bytes(path: Path) -> bytes:
-    path = inside(path)
+def _bytes(path: Path, root: Path | None = None) -> bytes:
+    path = inside(path, root)
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path} has {path.stat().st_size} bytes, too many for a tokenizer (at most {MAX_BYTES})")

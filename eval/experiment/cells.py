@@ -159,8 +159,8 @@ def find(folder: Path, key: CellKey, config: Mapping[str, Any]) -> Cell | None:
     if not path.exists():
         return None
     cell = read(path)
-    same = json.dumps(cell.config, sort_keys=True) == json.dumps(dict(config), sort_keys=True)
-    return cell if cell.key == key and same else None
+    kept, asked = (json.dumps(dict(each), sort_keys=True, allow_nan=False) for each in (cell.config, config))
+    return cell if cell.key == key and kept == asked else None
 
 
 def by_key(cells: Sequence[Cell]) -> dict[CellKey, Cell]:

@@ -11,9 +11,7 @@ import base64
 import io
 import json
 import math
-import os
 import re
-import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,7 @@ from eval.experiment.report_tables import markdown
 from eval.experiment.statistics import Interval
 from eval.metrics import spoken_name
 from eval.report import Report
-from zoo.atomic_file import write_atomically
-from zoo.errors import InputError
+from zoo.atomic_file import write_together
 
 SCHEMA = "oneblock.report/2"
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -42,23 +39,12 @@ def write(report: Report, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     pictures = draw(report)
-    files: dict[str, str | bytes] = {f"plots/{name}.png": png for name, png in pictures.items()}
-    files["predictions.npz"] = predictions(report)
-    files["report.json"] = json.dumps(as_dict(report), indent=1, allow_nan=False) + "\n"
-    files["report.md"] = markdown(report)
-    files["report.html"] = page(report, pictures)
-    hidden = folder / ".report"
-    try:
-        shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed here
-        for name, data in files.items():
-            write_atomically(hidden / name, data)
-        for name in files:
-            (folder / name).parent.mkdir(exist_ok=True)
-            os.replace(hidden / name, folder / name)
-    except OSError as error:
-        raise InputError(f"{folder}: the report cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
+    files: dict[Path, str | bytes] = {folder / "plots" / f"{name}.png": png for name, png in pictures.items()}
+    files[folder / "predictions.npz"] = predictions(report)
+    files[folder / "report.json"] = json.dumps(as_dict(report), indent=1, allow_nan=False) + "\n"
+    files[folder / "report.md"] = markdown(report)
+    files[folder / "report.html"] = page(report, pictures)
+    write_together(files)
     return folder / "report.html"
 
 

@@ -1,6 +1,6 @@
 """`python -m eval transfer` as a plain function, which eval/cli.py names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -140,12 +140,7 @@ def transfer(
         [report.facts(splits) for splits in loaded],
         title="What pre-training bought",
         protocol=experiment.protocol(trials, outcome),
-        notes=[
-            f"{network} on {task}: {share:.0%} of the test texts have more than {config.max_length} tokens: they lose "
-            "their end"
-            for (task, network), share in outcome.truncated.items()
-            if share > 0.5
-        ],
+        notes=cut_notes(outcome.truncated, config.max_length),
     )
     report_files.write(made, out)
     for name, value in experiment.protocol(trials, outcome).items():
@@ -154,6 +149,15 @@ def transfer(
     print(f"report: {out / 'report.html'}")
     if len(made.failures) == len(made.cells):
         raise InputError(f"every cell failed; the first: {made.failures[0].failure}")
+
+
+def cut_notes(truncated: Mapping[tuple[str, str], float], max_length: int) -> list[str]:
+    """A line for each (task, network) of which most test texts are longer than a row, of their shares."""
+    return [
+        f"{network} on {task}: {share:.0%} of the test texts have more than {max_length} tokens: they lose their end"
+        for (task, network), share in truncated.items()
+        if share > 0.5
+    ]
 
 
 def _folder(task: str, folder: Path | None) -> str | None:

@@ -219,7 +219,7 @@ class Workbench:
         settings = {
             "finetune": {name: value for name, value in self.config(key, rate).to_dict().items() if name != "seed"},
             "kind": self.kind.name,
-            "model": digest(json.dumps(self.model.config.to_dict(), sort_keys=True)),
+            "model": digest(json.dumps(self.model.config.to_dict(), sort_keys=True, allow_nan=False)),
             "weights": "random start" if key.arm == RANDOM else self.weights,
             "tokenizer": self.tokenizer.fingerprint[:16],
             "train": self.digests["train"],

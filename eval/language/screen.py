@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eval.language.token_scores import Watch
+from train.logs import finite
 from train.progress import clock
 
 WIDTH = 120  # of tables that go to a file or a pipe
@@ -58,14 +59,3 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 def show_json(content: Any) -> None:
     """Prints JSON that any reader takes: numbers that are not finite become null."""
     print(json.dumps(finite(content), indent=2, allow_nan=False))
-
-
-def finite(content: Any) -> Any:
-    """`content` with None for every number that is not finite."""
-    if isinstance(content, dict):
-        return {str(name): finite(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [finite(value) for value in content]
-    if isinstance(content, float) and not abs(content) < float("inf"):
-        return None
-    return content

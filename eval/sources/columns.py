@@ -51,6 +51,11 @@ def _only(
     taken: Sequence[str | None],
     last: bool = False,
 ) -> str:
+    if len(table.columns) == 1:
+        raise InputError(
+            f'{table.path}: one column alone, "{table.columns[0][:60]}", where text and label are two; is the file '
+            "separated otherwise? A .tsv has tabs, a .csv commas or semicolons"
+        )
     free = [column for column in table.columns if column not in taken]
     named = [column for column in free if column.strip().lower() in names]
     values = {column: [row[column].strip() for row in table.rows if row.get(column, "").strip()] for column in free}

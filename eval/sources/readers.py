@@ -6,7 +6,8 @@
 | tsv-bare | the same without a header; the columns are given |
 | mrpc | as tsv, or from Microsoft's own files beside it (`read_mrpc`) |
 | orange | tab-separated, three header lines: names, types, flags (Orange's .tab) |
-| csv | comma-separated, header line first, fields quoted as RFC 4180 has it |
+| csv | header line first, fields quoted as RFC 4180 has it; between them commas, or where the header has none,
+  semicolons or tabs, or what a first line `sep=;` says (both as Excel writes them) |
 | jsonl | one JSON object a line |
 """
 
@@ -14,6 +15,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from zoo.errors import InputError, nearest
 
 # A published file may hold this many torn rows, or this share of them, before it is another file than it should be.
 MOST_TORN, MOST_TORN_SHARE = 10, 0.01
+QUOTED = re.compile(r'"[^"]*"')
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".tab": "orange"}
 
 
@@ -154,6 +157,10 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     if not data.strip():
         raise InputError(f"{path}: the file is empty")
     data = data.removeprefix(b"\xef\xbb\xbf")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) and encoding.lower() in ("utf-8", "utf8"):
+        raise InputError(
+            f"{path}: begins with the mark of UTF-16 (Excel's Unicode text); save as UTF-8, or say --encoding utf-16"
+        )
     try:
         text = data.decode(encoding)
         text.encode()  # some encodings spell halves of characters
@@ -180,18 +187,30 @@ def _numbered_lines(text: str):
 
 def _csv_rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
     limit = csv.field_size_limit(len(text) + 1)
+    separator, above = _separator(text)
     try:
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
         rows, start = [], 1
         for fields in reader:
-            if any(field.strip() for field in fields):
+            if any(field.strip() for field in fields) and start > above:
                 rows.append((start, fields))
             start = reader.line_num + 1
+        if not rows:
+            raise InputError(f"{path}: a header is needed, and rows below it")
         return rows
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num}: not CSV: {error}") from None
     finally:
         csv.field_size_limit(limit)
+
+
+def _separator(text: str) -> tuple[str, int]:
+    """What separates the fields of a CSV file, and how many lines above its header say so."""
+    first = text.lstrip("\r\n").split("\n", 1)[0].rstrip("\r")
+    if len(first) == 5 and first.startswith("sep="):
+        return first[4], text[: text.index(first)].count("\n") + 1
+    header = QUOTED.sub("", first)
+    return next((mark for mark in ",;\t" if mark in header), ","), 0
 
 
 def _from_lists(
@@ -247,4 +266,4 @@ def _json_lines(path: Path, text: str) -> Table:
 def _plain(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)

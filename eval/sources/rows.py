@@ -48,11 +48,15 @@ def read_examples(
     for line, row in zip(table.lines, table.rows, strict=True):
         where = f"{path}: line {line}"
         missing = next((name for name in needed if name not in row), None)
-        if missing is not None:
+        unlabelled = not row.get(task.label_field, "").strip() and not task.benchmark
+        if missing is not None and not (unlabelled and missing == task.label_field):
             raise InputError(f'{where}: no "{missing}"')
         texts = _texts(task, row, where)
         if not all(texts) and not whole:
             dropped["with empty text"] += 1
+            continue
+        if unlabelled:
+            dropped["without a label"] += 1
             continue
         value = row[task.label_field].strip()
         if value in task.no_label:

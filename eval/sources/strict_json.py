@@ -1,6 +1,7 @@
 """JSON that others wrote: what cannot be read is one line that names the place, never a traceback."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ def parse(text: str, where: str) -> Any:
         where: what the error line begins with: a path, or path and line.
 
     Raises:
-        InputError: no JSON (NaN and Infinity are none); nesting that is too deep to read; a lone surrogate, half of a
-            character, which no tokenizer, hash or file takes.
+        InputError: no JSON (NaN and Infinity are none, nor is what overflows to them); nesting that is too deep to
+            read; a lone surrogate, half of a character, which no tokenizer, hash or file takes.
     """
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_number)
         if HALF.search(text):
-            json.dumps(found, ensure_ascii=False).encode()
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         half = ord(error.object[error.start])
         raise InputError(
@@ -40,6 +41,13 @@ def parse(text: str, where: str) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"{text[:20]} is too large for a number")
+    return found
 
 
 def read_object(path: Path, wanted: str = "") -> dict[str, Any]:

@@ -228,7 +228,8 @@ def run(config: RunConfig, out: str | Path, *, quiet: bool = False) -> tuple[Los
     lines = [line for line in read(Path(out) / "metrics.jsonl") if line["split"] in ("valid", "watch")]
     found = []
     for step in (0, max(line["step"] for line in lines)):
-        loss = {line["split"]: line["loss"] for line in lines if line["step"] == step}
+        at = [line for line in lines if line["step"] == step and line["loss"] is not None]
+        loss = {line["split"]: line["loss"] for line in at}
         found.append(Losses(step, loss.get("valid", float("nan")), loss.get("watch", float("nan"))))
     return found[0], found[1]
 

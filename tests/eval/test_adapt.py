@@ -12,7 +12,7 @@ from eval.encode import collate, encode
 from eval.finetune import FinetuneConfig, with_task_head
 from eval.kinds import CLASSIFICATION, REGRESSION, Evaluation
 from eval.kinds.classification import loss
-from eval.predict import evaluate
+from eval.predict import NotFiniteError, evaluate
 from eval.ways import selection
 from eval.ways.class_weights import weighed
 from eval.ways.selection import Selection
@@ -60,6 +60,24 @@ def test_the_best_parameters_are_restored_to_the_bit(
     assert not any(same(tuned.params, other) for i, other in enumerate(scripted.shown) if i != best)
     assert (tuned.chosen, tuned.chosen_step) == (best, 2 * (best + 1))
     assert f"kept epoch {best + 1}, step {2 * (best + 1)}: " in told(tuned)[-1]
+
+
+def test_an_evaluation_that_is_not_finite_is_never_kept(bert, topics, tokenizer, one, monkeypatch):
+    answers = iter([NotFiniteError("not finite"), 0.4, NotFiniteError("not finite")])
+
+    def look(*given, **options):
+        value = next(answers)
+        if isinstance(value, Exception):
+            raise value
+        return Evaluation(None, None, value, {"accuracy": value})
+
+    monkeypatch.setattr(selection, "evaluate", look)
+    tuned = adapt(*bert, tokenizer, topics.train[:32], CONFIG, 2, validation=topics.validation, devices=one)
+    assert tuned.chosen == 1 and [entry["accuracy"] for entry in tuned.evaluations] == [None, 0.4, None]
+    assert [entry["loss"] for entry in tuned.evaluations] == [None, 0.4, None]
+    answers = iter([NotFiniteError("outputs are not finite")] * 3)
+    with pytest.raises(NotFiniteError, match="outputs are not finite"):
+        adapt(*bert, tokenizer, topics.train[:32], CONFIG, 2, validation=topics.validation, devices=one)
 
 
 def test_evaluations_between_epochs(bert, topics, tokenizer, one, monkeypatch):

@@ -35,8 +35,16 @@ def test_a_folder_of_each_way_predicts_what_was_measured(way, source, table, tmp
             zoo.load(out)
         assert 1 <= measured["chosen_epoch"] <= 2 and len(measured["evaluations"]) == 2
         assert command(["merge", str(out), str(tmp_path / "merged")]) == 0
-        out = tmp_path / "merged"
-        assert json.loads((out / "config.json").read_text())["finetune"]["config"]["lora_targets"] == ["query", "up"]
+        merged = tmp_path / "merged"
+        told = {name: json.loads((merged / name).read_text()) for name in ("config.json", "metrics.json")}
+        assert told["config.json"]["finetune"]["config"]["lora_targets"] == ["query", "up"]
+        note = told["metrics.json"].pop("merged")
+        assert told["metrics.json"] == measured and told["config.json"]["merged"] == note
+        assert (note["run"], note["base"]) == (str(out), source) and len(note["fingerprint"]) >= 8
+        assert (merged / "predictions.tsv").read_bytes() == (out / "predictions.tsv").read_bytes()
+        assert command(["compare", str(out), str(merged)]) == 0
+        assert "0 / 0" in capsys.readouterr().out
+        out = merged
     else:
         assert "ridge lambda " in said and measured["ridge_lambda"] > 0
     model, params = zoo.load(out)

@@ -40,6 +40,11 @@ def test_what_is_given_is_taken_and_the_rest_found():
     assert find(table(q=TEXTS, s=TEXTS, same=CLASSES), text_b="s") == ("q", "same")
 
 
+def test_one_column_is_a_file_separated_otherwise():
+    with pytest.raises(InputError, match='mine.csv: one column alone, "text,label", where text and label are two;'):
+        find(table(**{"text,label": TEXTS}))
+
+
 @pytest.mark.parametrize(
     "columns, given, line",
     [

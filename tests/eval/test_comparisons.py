@@ -1,6 +1,7 @@
 """Comparisons by way, labels saved, controls, failures: what a report says of cells that are made up by hand."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,6 +145,20 @@ def test_the_control_says_whether_labels_leak(right, verdict, tmp_path):
     assert verdict in (tmp_path / "report.md").read_text()
 
 
+def test_chance_that_a_cell_brings_along_is_taken():
+    """Spans keep no predictions to compute it from."""
+    facts = replace(TASK, gold=None)
+    told = [
+        Cell(CellKey("toy", "net", "shuffled", 400, seed), {"accuracy": 0.2 + seed / 50}, 1.0, details={"chance": 0.21})
+        for seed in range(3)
+    ]
+    cells = [replace(each, predictions=None) for each in CELLS]
+    (control,) = report.build([*cells, *told], [facts], title="", protocol={}, machine={}, versions={}).controls
+    assert (control.chance, control.verdict) == (pytest.approx(0.21), "at chance")
+    told[2] = replace(told[2], details={})
+    assert report.build([*cells, *told], [facts], title="", protocol={}, machine={}, versions={}).controls == ()
+
+
 def test_tags_and_ratings_have_reports_too(tmp_path):
     rng = np.random.default_rng(0)
     gold = tuple(tuple(int(tag) for tag in rng.integers(0, 3, n)) for n in rng.integers(1, 9, 40))
@@ -191,3 +206,6 @@ def test_glue_scores_stand_beside_published_ones():
     assert "bert-base-cased" in average.table
     (few,) = report.build(cells[1:], facts, title="", protocol={}, machine={}, versions={}).averages
     assert few.once is None and few.words == "no average without cola"
+    half = [replace(c, metrics={"accuracy": 0.7}) if c.key.task == "mnli" else c for c in cells]
+    (few,) = report.build(half, facts, title="", protocol={}, machine={}, versions={}).averages
+    assert few.words == "no average without mnli", "it used to end the report, after all its cells"

@@ -16,6 +16,7 @@ import zoo
 from eval import demo, made_up
 from eval.demo_config import FULL, SMALL, RealNetwork
 from eval.experiment import workbench
+from eval.experiment.live import Live
 from train import loop
 from train.vocabulary import train_vocabulary
 from zoo import InputError
@@ -146,6 +147,16 @@ def test_a_published_checkpoint_takes_part(bert, one, tmp_path):
     config = dataclasses.replace(SMALL, own=(), real=real, labels=(16,), seeds=(0,))
     made = demo.run(config, tmp_path / "out", load_task=lambda name: splits, devices=one, say=lambda line: None)
     assert made.networks == ("published",) and len(made.cells) == 3
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000, '{"seconds": 3}', "[]"])
+def test_a_damaged_record_of_times_is_begun_anew(content, tmp_path):
+    (tmp_path / "demo.json").write_text(content)
+    stages = demo.Stages(tmp_path, GPT, Live(str))
+    assert stages.seconds == {}
+    with stages("bert", "BERT"):
+        pass
+    assert set(json.loads((tmp_path / "demo.json").read_text())["seconds"]) == {"bert"}
 
 
 def test_only_and_minutes_choose_sizes():

@@ -196,6 +196,8 @@ def test_one_class_only_is_refused(bert, topics, tokenizer, one):
     sea = [example for example in topics.train if example.label == 0]
     with pytest.raises(InputError, match="80 labelled examples of one class only; two classes are needed"):
         finetune(*bert, tokenizer, sea, CONFIG, 2, devices=one)
+    with pytest.raises(InputError, match="^1 labelled example of one class only; .* so two labels or more"):
+        finetune(*bert, tokenizer, sea[:1], CONFIG, 2, devices=one)
     with pytest.raises(InputError, match="labels are 0 to 1; 1 classes are 0 to 0"):
         finetune(*bert, tokenizer, topics.train, CONFIG, 1, devices=one)
 

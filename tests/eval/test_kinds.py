@@ -63,6 +63,8 @@ def test_a_rating_that_is_no_number_is_named(tokenizer, bert, topics):
     examples = [*rated(topics.test[:2]), replace(topics.test[2], label=float("nan"))]
     with pytest.raises(InputError, match="example 2 has no finite number as its label"):
         REGRESSION.encode(examples, tokenizer, bert[0].config, 32)
+    with pytest.raises(InputError, match="example 1 has a rating too large to learn as its label: 1e\\+16"):
+        REGRESSION.encode([examples[0], replace(examples[1], label=1e16)], tokenizer, bert[0].config, 32)
 
 
 def test_regression_learns(bert, tokenizer, topics, one):

@@ -87,7 +87,11 @@ def test_the_command(gpt, tokenizer, tmp_path, capsys):
     assert {name: found[name][0] for name in expected} == {name: one.mean for name, one in expected.items()}
     assert found["random"] == pytest.approx((1 / 2 + 1 / 3) / 2) and found["questions"] == 2
     assert evaluate(words) == 0
-    assert "likeliest per byte" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "likeliest per byte" in shown and "the same text" not in shown
+    data.write_text(lines[0] + "\n" + lines[1].replace("butter", "bread") + "\n")
+    assert evaluate(words) == 0
+    assert "two options of the same text, of which the first counts as chosen: 1" in capsys.readouterr().out
     for wrong, line in (
         (["choose", str(folder), "--task", "tweets"], "task tweets is of kind classification; of multiple choice are "),
         (["choose", str(folder)], "give one of --task NAME"),

@@ -180,6 +180,15 @@ def test_a_first_line_of_data_is_warned_of(tmp_path):
     assert tasks.from_file(tmp_path / "good.tsv").warnings == ()
 
 
+def test_rows_without_a_label_are_left_out_and_counted(tmp_path):
+    lines = [f'{{"text": "a harbor {n}", "label": {n % 2}}}' for n in range(40)]
+    lines[3:3] = ['{"text": "a tide"}', '{"text": "an oven", "label": null}', '{"text": "the sea", "label": " "}']
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    splits = tasks.from_file(tmp_path / "mine.jsonl")
+    assert splits.dropped == {"without a label": 3} and "; left out: 3 without a label" in splits.describe()
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 40
+
+
 def test_a_rating_beyond_what_can_be_learnt(tmp_path):
     (tmp_path / "r.tsv").write_text(
         "text\trating\n" + "".join(f"a tide {n}\t{n}\n" for n in range(20)) + "b c\t1e300\n"

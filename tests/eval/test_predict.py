@@ -8,7 +8,7 @@ import pytest
 from eval import made_up, metrics
 from eval.encode import encode
 from eval.finetune import FinetuneConfig, with_task_head
-from eval.predict import evaluate, predict, predict_encoded
+from eval.predict import data_parallel, evaluate, predict, predict_encoded
 from eval.tasks import Example
 from zoo import InputError
 
@@ -47,6 +47,14 @@ def test_no_batch_size_and_no_number_of_devices_changes_the_metric(many, network
     found = evaluate(*network, encoded, batch_size=batch_size, devices=jax.devices()[:devices])
     np.testing.assert_allclose(found.logits, logits, atol=1e-5)
     assert found.scores["accuracy"] == np.sum(logits.argmax(axis=1) == encoded.labels) / 1043
+
+
+def test_parameters_lie_whole_on_each_device(network):
+    """A mesh that splits them, as pre-training's does unasked, would send each layer's weights for every batch."""
+    driver = data_parallel(jax.devices()[:8])
+    assert dict(driver.mesh.shape) == {"data": 8} and driver.row_shards == 8
+    placed = driver.init(lambda: network[0].init(jax.random.key(0)))
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(placed))
 
 
 def test_the_segments_of_a_pair_reach_the_model(network, tokenizer, one):

@@ -48,6 +48,20 @@ def test_csv_fields_may_hold_commas_quotes_and_lines(tmp_path):
     refused(lambda: read_table(put(tmp_path, "b.csv", 'sentence,y\n"open,1\n'), "csv"), "b.csv", "not CSV")
 
 
+@pytest.mark.parametrize("top", ["", "sep=;\r\n", "\ufeffsep=;\r\n"])
+def test_csv_as_excel_writes_it_where_the_comma_is_decimal(tmp_path, top):
+    path = put(tmp_path, "a.csv", top + 'y;"a, b; c";sentence\r\n1,5;;"one; ""two"", three"\r\n0;x;four, five\r\n')
+    table = read_table(path, "csv")
+    assert table.columns == ("y", "a, b; c", "sentence")
+    assert [list(row.values()) for row in table.rows] == [["1,5", "", 'one; "two", three'], ["0", "x", "four, five"]]
+    assert table.lines == ((3, 4) if top else (2, 3))
+    tabs = read_table(put(tmp_path, "b.csv", "y\tsentence\n1\tone, two; three\n"), "csv")
+    assert tabs.rows == ({"y": "1", "sentence": "one, two; three"},)
+    commas = read_table(put(tmp_path, "c.csv", "y,what; why\n1,one; two\n"), "csv")
+    assert commas.rows == ({"y": "1", "what; why": "one; two"},)
+    refused(lambda: read_table(put(tmp_path, "d.csv", "sep=;\n\n"), "csv"), "d.csv", "a header is needed")
+
+
 def test_json_lines(tmp_path):
     path = put(tmp_path, "a.jsonl", '{"text": "a\\nb", "y": 1}\n\n{"text": null, "y": true, "extra": 2.5}\n')
     table = read_table(path, "jsonl")
@@ -66,6 +80,7 @@ def test_json_lines(tmp_path):
         (b"y\ty\n1\t2\n", ["two columns", '"y"']),
         (b"y\tsentence\n1\ta\n1\ta\tb\n", ["line 3", "3 fields", "2 are needed", "y, sentence"]),
         (b"y\tsentence\n1\tcaf\xe9\n", ["line 2", "0xe9", "utf-8", "latin-1"]),
+        ("y\tsentence\n1\tone\n".encode("utf-16"), ["the mark of UTF-16", "--encoding utf-16"]),
     ],
 )
 def test_faults_of_a_file(tmp_path, content, words):
@@ -75,6 +90,7 @@ def test_faults_of_a_file(tmp_path, content, words):
 def test_bytes_and_encodings(tmp_path):
     assert read_text(put(tmp_path, "bom.txt", b"\xef\xbb\xbfcaf\xc3\xa9")) == "café"
     assert read_text(put(tmp_path, "latin.txt", b"caf\xe9"), "latin-1") == "café"
+    assert read_text(put(tmp_path, "excel.txt", "café".encode("utf-16")), "utf-16") == "café"
     refused(lambda: read_text(tmp_path / "latin.txt", "utf-88"), "utf-88", 'did you mean "utf-8"')
 
 

@@ -15,6 +15,7 @@ FAULTS = [
     ('"\\uDC01 x"', "\\udc01 is half of a character"),
     (DEEP, "nested too deeply"),
     ('{"a": NaN}', "NaN is no number of JSON"),
+    ('{"a": -1e999}', "-1e999 is too large for a number"),
     ("{", "not JSON"),
 ]
 

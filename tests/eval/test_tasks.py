@@ -3,12 +3,14 @@
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import tasks
+from eval.sources.rows import read_examples
 from eval.sources.splits import fraction, group_keys, normalise
 from eval.tasks import Example, from_file, load, subset, texts
 from zoo.errors import InputError
@@ -156,7 +158,8 @@ def test_bad_files_are_refused_by_name(tmp_path):
     refused(lambda: from_file(file(good), text="sentense"), 'did you mean "sentence"')
     refused(lambda: from_file(file(good), labels=("a", "bb")), "line 3", '"b"', 'did you mean "bb"')
     refused(lambda: from_file(file(good.replace("\tb", "\ta"))), "one class only", '"a"')
-    refused(lambda: from_file(file(good.replace("\tb", "\t "))), "line 3", '"y" is empty')
+    benchmark = replace(from_file(file(good)).task, benchmark="GLUE")  # of whose rows none is left out in silence
+    refused(lambda: read_examples(benchmark, file(good.replace("\tb", "\t "))), "line 3", '"y" is empty')
     refused(lambda: from_file(file("sentence\ty\nx\ta\n")), "more are needed")
     refused(lambda: from_file(file("sentence\ty\n \ta\n")), "no row with a text", "1 with empty text")
     refused(lambda: from_file(file("")), "empty")
@@ -276,4 +279,5 @@ def test_budgets_differ_by_seed_and_have_bounds():
     assert set(subset(POOL, 50, 0)) != set(subset(POOL, 50, 1))
     assert set(subset(POOL, None, 0)) == set(POOL) and subset(POOL, None, 3) == subset(POOL, 100, 3)
     for bad in (0, -1, 101):
-        refused(lambda bad=bad: subset(POOL, bad, 0), str(bad), "100 training examples")
+        refused(lambda bad=bad: subset(POOL, bad, 0), str(bad), "100 training examples; take 2 to all of them")
+    refused(lambda: subset([replace(e, label=0.5) for e in POOL], 0, 0), "take 1 to all of them")  # ratings

@@ -12,6 +12,7 @@ from eval.cli import evaluate
 from eval.experiment import plan as planning
 from eval.experiment import report_files
 from eval.experiment.live import Live
+from eval.experiment.transfer_command import cut_notes
 from eval.experiment.trial import Trial, limited
 from eval.finetune import FinetuneConfig
 
@@ -43,6 +44,31 @@ def test_it_tells_the_time_runs_reports_and_reuses_its_cells(made, source, table
     assert lines[-1] == f"report: {made / 'report.html'}"
     said = "tiny on mine: all parameters; learning rate 0.003 for both arms; 1 epoch of AdamW"
     assert any(line.startswith(said) for line in lines)
+
+
+def test_most_texts_cut_is_a_note_of_the_report():
+    said = cut_notes({("mine", "tiny"): 0.51, ("mine", "large"): 0.5}, 64)
+    assert said == ["tiny on mine: 51% of the test texts have more than 64 tokens: they lose their end"]
+
+
+@pytest.mark.parametrize("command", ["finetune", "transfer", "fewshot", "choose"])
+def test_every_command_reads_the_encoding_of_a_file(command, source, tmp_path, capsys):
+    """Each goes as far as the next fault, which needs the file to have been read."""
+    rows = "".join(f"caf\xe9 harbor tide {n}\t{'ab'[n % 2]}\n" for n in range(60))
+    asked = "".join(f'{{"context": "caf\xe9 {n}", "options": ["x", "y"], "label": 0}}\n' for n in range(60))
+    text = asked if command == "choose" else "text\tlabel\n" + rows
+    path = tmp_path / ("mine.jsonl" if command == "choose" else "mine.tsv")
+    path.write_bytes(text.encode("latin-1"))
+    fault, line = {
+        "finetune": (["--labels", "9000"], "a budget of 9,000 labels from"),
+        "transfer": (["--labels", "9000"], "9,000 labels from task mine"),
+        "fewshot": (["--shots", "9000"], "9,000"),
+        "choose": (["--template", "x"], "the template needs {context}, once"),
+    }[command]
+    words = [command, source, "--data", str(path), *fault]
+    assert evaluate(words) == 2 and "byte 0xe9 is not utf-8" in capsys.readouterr().err
+    assert evaluate([*words, "--encoding", "latin-1"]) == 2
+    assert line in capsys.readouterr().err
 
 
 def test_plan_says_what_would_be_run_and_runs_nothing(source, table, tmp_path, capsys):

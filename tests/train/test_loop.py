@@ -16,7 +16,7 @@ import pytest
 
 import zoo
 from tests import made_up
-from train import loop
+from train import loop, plots
 from train.checkpoint import Checkpoints
 from train.config import RunConfig, TrainConfig
 from train.data.shards import write_shards
@@ -301,6 +301,17 @@ def test_a_start_that_is_not_there_leaves_no_run_folder(whole, tmp_path):
 def test_lines_that_are_not_utf8_are_passed_over(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'\xff\xfe\n{"step": 1}\n')
     assert read(tmp_path / "metrics.jsonl") == [{"step": 1}]
+
+
+def test_a_validation_loss_that_is_not_finite_is_null(tmp_path):
+    """It was NaN, which is no JSON, and the plot of such a run has the other points."""
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step, split, loss in ((1, "train", 2.0), (1, "valid", float("inf")), (2, "valid", float("nan"))):
+        log.write(step, split, {"loss": loss, "tokens": step})
+    log.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert lines[1:] == [f'{{"step": {n}, "split": "valid", "loss": null, "tokens": {n}}}' for n in (1, 2)]
+    assert plots.plot_loss(tmp_path) == tmp_path / "loss.png"
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):

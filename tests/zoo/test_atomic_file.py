@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from zoo.atomic_file import replacing, write_atomically
+from zoo.atomic_file import replacing, write_atomically, write_together
 from zoo.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 # The one writer of files, and those that rename whole folders or sets of files.
 OWN_RENAMES = {
     "zoo/atomic_file.py", "zoo/packages.py", "zoo/checkpoints/whole_folder.py",
-    "train/data/shards.py", "eval/demo.py", "eval/experiment/report_files.py",
+    "train/data/shards.py", "eval/demo.py",
 }  # fmt: skip
 
 
@@ -42,6 +42,32 @@ def test_a_writer_that_fails_half_way_leaves_nothing(tmp_path):
     with replacing(path) as hidden:
         hidden.write_bytes(b"whole")
     assert path.read_bytes() == b"whole" and os.listdir(path.parent) == ["picture.png"]
+
+
+def test_a_set_of_files_is_written_before_any_is_moved(tmp_path, monkeypatch):
+    files = {tmp_path / "plots" / "a.png": b"png", tmp_path / "b.json": "{}", tmp_path / "page.html": "page"}
+    moved, real = [], os.replace
+
+    def move(source, target):
+        moved.append(Path(target).name)
+        assert all(any(path.parent.glob(f".{path.stem}-*")) for path in files if path.name not in moved[:-1])
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", move)
+    write_together(files)
+    assert moved == ["a.png", "b.json", "page.html"]
+    assert [path.read_bytes() for path in files] == [b"png", b"{}", b"page"]
+
+    def full(path, data, real=Path.write_bytes):
+        if path.name.startswith(".b-"):
+            raise OSError(28, "No space left on device")
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match="b.json: cannot be written: No space left on device"):
+        write_together(dict.fromkeys(files, b"new"))
+    assert [path.read_bytes() for path in files] == [b"png", b"{}", b"page"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json", "page.html", "plots"]
 
 
 def test_no_module_renames_files_by_hand():

@@ -93,8 +93,8 @@ def test_block_is_its_formula(x, name):
     config, call = CASES[name], Call(mask=Mask(causal=True))
     layer = (jnp.uint32(0), None)
     params = fresh(Block(config), x, layer, call)
-    found, (cache, weights, hidden) = jax.jit(lambda p, y: Block(config).apply(p, y, layer, call))(params, x)
-    assert cache is None and weights is None and hidden is None
+    found, (cache, values) = jax.jit(lambda p, y: Block(config).apply(p, y, layer, call))(params, x)
+    assert cache is None and values == {}
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
     expected = FORMULAS[name](
         lambda key, y: norm(p[key], y, config),
@@ -140,7 +140,7 @@ def test_cross_attention_reads_memory_alone(rng, x):
     """Each query row reads the memory by itself: rows of x do not mix, and no causal mask applies."""
     module = Attention(BASE, LayerConfig(), cross=True)
     memory = jnp.asarray(rng.standard_normal((B, S, D)), jnp.float32)
-    call = Call(mask=Mask(causal=True), memory_mask=Mask(), want_weights=True)
+    call = Call(mask=Mask(causal=True), memory_mask=Mask())
     params = fresh(module, x, memory, call, jnp.uint32(0))
     run = jax.jit(lambda y, m: module.apply(params, y, m, call, jnp.uint32(0))[0])
     before, after = run(x, memory), run(x.at[:, 1].add(1.0), memory)

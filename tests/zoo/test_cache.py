@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 import zoo
+from zoo.attention import attend
+from zoo.cache import cut, init_cache, remember, take_rows
 from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.layer_config import LayerConfig
+from zoo.masks import Mask
 
 SIZES = {"vocab_size": 17, "embed_dim": 8, "num_heads": 4, "head_dim": 4, "mlp_dim": 12, "num_layers": 2}
 SIZES |= {"max_positions": 16, "initializer_range": 0.4}
@@ -143,6 +146,114 @@ def test_layout_and_dtype():
     model = zoo.Model(CONFIGS["llama"])
     out = model.apply(model.init(jax.random.key(0)), ROWS[:, :4], cache=model.init_cache(2, CAPACITY, "bfloat16"))
     assert out.cache.keys[0].dtype == jnp.bfloat16 and out.logits.dtype == jnp.float32
+
+
+WINDOWS = {
+    "scan": CONFIGS["llama"].replace(num_layers=5, layer_pattern=(LayerConfig(window=3), LayerConfig())),  # cut short
+    "loop": CONFIGS["llama"].replace(scan=False, layer_pattern=(LayerConfig(window=2), LayerConfig(window=3))),
+    "learned": CONFIGS["gpt"].replace(layer_pattern=(LayerConfig(window=4),)),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("pieces", [(1,) * 10, (6, 1, 1, 2), (2, 4, 1, 3)], ids=str)
+def test_a_ring_is_the_whole_cache(name, pieces):
+    """Pieces shorter and longer than the window, one row padded on the left: the same logits, in window slots."""
+    config = WINDOWS[name]
+    model = zoo.Model(config)
+    params = model.init(jax.random.key(3))
+    tokens = jax.random.randint(jax.random.key(4), (2, 10), 0, 17)
+    mask = jnp.ones((2, 10), int).at[1, :3].set(0)
+    expected = model.apply(params, tokens, padding_mask=mask).logits
+    caches, start = [model.init_cache(2, 10, ring=ring) for ring in (False, True)], 0
+    for length in pieces:
+        part = slice(start, start + length)
+        found = [model.apply(params, tokens[:, part], padding_mask=mask[:, part], cache=cache) for cache in caches]
+        real = np.asarray(mask[:, part] == 1)
+        for out in found:
+            np.testing.assert_allclose(out.logits[real], expected[:, part][real], atol=1e-5)
+        caches, start = [out.cache for out in found], start + length
+    windows = [config.layer_pattern[i % len(config.layer_pattern)].window or 10 for i in range(config.num_layers)]
+    if config.scan:
+        windows = [*windows[: len(config.layer_pattern)], *windows[config.num_layers - config.num_tail :]]
+    assert [keys.shape[-3] for keys in caches[1].keys] == windows and caches[1].ring and not caches[0].ring
+
+
+def test_what_a_ring_cannot_hold_is_refused_and_under_jit_nan():
+    model = zoo.Model(WINDOWS["learned"])
+    params, ring = model.init(jax.random.key(0)), model.init_cache(2, 9, ring=True)
+    padded = {"padding_mask": jnp.asarray([[0, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1]])}
+    with pytest.raises(InputError) as caught:
+        feed(model, params, ring, ROWS, **padded)
+    assert str(caught.value) == (
+        "padding after real tokens in a ring cache; pad on the left, or make it with ring=False"
+    )
+    logits = jax.jit(functools.partial(feed, model))(params, ring, ROWS, **padded)[0]
+    assert np.isnan(logits[1]).all() and np.isfinite(logits[0]).all()
+    assert message(lambda: feed(model, params, ring, ROWS, segment_ids=jnp.ones((2, 6), int))) == (
+        "a ring cache serves rows of one text; for segment_ids make it with ring=False"
+    )
+    assert message(lambda: cut(ring, jnp.asarray([1, 2]))) == (
+        "a ring cache cannot go back; make it with init_cache(..., ring=False)"
+    )
+    relative = zoo.Model(CONFIGS["relative"].replace(layer_pattern=(LayerConfig(window=2),)))
+    assert not relative.init_cache(1, 9, ring=True).ring
+
+
+def test_rows_go_back_to_places_of_their_own(case):
+    """Six tokens, back to three and to five, on with other ones: each row as if it had never gone further."""
+    model, params, expected = case
+    wrong = ROWS.at[0, 3:].set(2).at[1, 5:].set(2)
+    _, cache = feed(model, params, model.init_cache(2, CAPACITY), wrong)
+    cache = cut(cache, jnp.asarray([3, 5]))
+    tokens = jnp.stack([ROWS[0, 3:5], jnp.asarray([ROWS[1, 5], 11])])
+    logits, cache = feed(model, params, cache, tokens)
+    np.testing.assert_allclose(logits[0], expected[0, 3:5], atol=1e-5)
+    np.testing.assert_allclose(logits[1, 0], expected[1, 5], atol=1e-5)
+    assert cache.length.tolist() == [5, 7] and int(cache.valid[0].sum()) == 5
+    cache = take_rows(cut(cache, jnp.asarray([5, 6])), jnp.asarray([0]))
+    np.testing.assert_allclose(feed(model, params, cache, ROWS[:1, 5:])[0][0, 0], expected[0, 5], atol=1e-5)
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_int8_moves_attention_by_no_more_than_is_said(ring):
+    """The bound of zoo.cache, on random keys and values with an outlier, whole and in a ring; zeros stay zeros."""
+    window = 3 if ring else None
+    config = CONFIGS["llama"].replace(layer_pattern=(LayerConfig(window=window),), scan=False)
+    keys = jax.random.split(jax.random.key(0), 3)
+    query = jax.random.normal(keys[0], (2, 1, 4, 4))
+    key, value = (jax.random.normal(k, (2, 6, 2, 4)).at[0, 2, 0, 1].set(9.0).at[:, 1].set(0.0) for k in keys[1:])
+    mask = Mask(causal=True, window=window, query_start=5, key_valid=jnp.arange(9)[None] < 6)
+    outs = []
+    for dtype in ("float32", "int8"):
+        cache = init_cache(config, 2, 9, dtype, ring)
+        held, start = (cache.keys[0], cache.values[0]), 0
+        for count in (1, 4, 1):
+            part = slice(start, start + count)
+            here = mask.replace(query_start=start)
+            held, seen_key, seen_value, here = remember(held, key[:, part], value[:, part], jnp.asarray(start), here)
+            start += count
+        outs.append(attend(query, seen_key, seen_value, mask=here)[0])
+    assert held[0].numbers.dtype == jnp.int8 and held[0].scales.dtype == jnp.float32
+    np.testing.assert_allclose(attend(query, key, value, mask=mask.replace(key_valid=None))[0], outs[0], atol=1e-5)
+    near = slice(3, 6) if ring else slice(0, 6)
+    largest = [np.abs(np.asarray(x[:, near])).max(axis=(1, 3)).repeat(2, axis=1) for x in (key, value)]  # [B, N]
+    slack = np.abs(np.asarray(query[:, 0])).sum(-1) * largest[0] * 4**-0.5 / 254
+    bound = largest[1] * (1 / 254 + np.exp(2 * slack) - 1)
+    moved = np.abs(np.asarray(outs[1] - outs[0]))[:, 0].max(-1)
+    assert (moved <= bound + 1e-6).all() and moved.max() > 1e-4
+
+
+def test_bytes_of_each_dtype():
+    sizes = {}
+    for dtype in ("float32", "bfloat16", "int8"):
+        cache = init_cache(CONFIGS["llama"], 1, 8, dtype)
+        leaves = jax.tree.leaves((cache.keys, cache.values))
+        sizes[dtype] = sum(leaf.nbytes for leaf in leaves) / (8 * 2 * 2)  # slots, layers, heads
+    assert sizes == {"float32": 8 * 4, "bfloat16": 4 * 4, "int8": 2 * 4 + 8}
+    assert message(lambda: init_cache(CONFIGS["llama"], 1, 8, "int4")) == (
+        'cache dtype "int4" is none of float32, bfloat16, float16, int8; did you mean "int8"?'
+    )
 
 
 def message(call) -> str:

@@ -95,7 +95,7 @@ def test_w06_shapes_of_one_head(rng, key):
     shapes += [mixed[0, :, 0].shape, w_out.shape, (mixed[0, :, 0] @ w_out).shape]
     assert shapes == [(4, 8), (8, 4), (4, 4), (4, 4), (4, 4), (4, 8), (4, 8)]
     attention = Attention(model.config, LayerConfig())
-    update, _, _ = attention.apply({"params": params}, x[None], x[None], Call(mask=Mask(causal=True)), jnp.uint32(0))
+    update, _ = attention.apply({"params": params}, x[None], x[None], Call(mask=Mask(causal=True)), jnp.uint32(0))
     near(update[0], mixed[0, :, 0] @ w_out)
 
 

@@ -235,7 +235,7 @@ def load_or_build(split: Split, framing: Framing, row_length: int, folder: Path 
         return build_index(split, framing, row_length)
     settings = [VERSION, WINDOW, framing.style, row_length, framing.before is not None, framing.after is not None]
     content = [split.digest, hashlib.sha256(split.ends.data if len(split.ends) else b"").hexdigest()]
-    key = hashlib.sha256(json.dumps(settings + content).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(settings + content, allow_nan=False).encode()).hexdigest()[:16]
     path = folder / f"rows-{framing.style}-{row_length}-{key}.npz"
     index = RowIndex.load(path)
     if index is None:

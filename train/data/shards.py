@@ -182,7 +182,7 @@ def write_shards(
         folder.mkdir(parents=True, exist_ok=True)
         manifest = _write(documents, tokenizer, folder, valid_fraction, min_valid, progress)
         manifest |= {"source": source, "licence": licence}
-        write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1, allow_nan=False).encode())
     except BaseException as error:
         if fresh:
             shutil.rmtree(folder, ignore_errors=True)

@@ -111,9 +111,10 @@ def plan_of(job: Any, model: str, compiler: Literal["auto", "tpu", "cpu"], say: 
 
 def write_plan(plan: Any, path: Path, tokens: float | None = None) -> None:
     """Writes a plan as JSON, whole or not at all."""
+    from train.logs import finite
     from zoo.atomic_file import write_atomically
 
-    write_atomically(path, json.dumps(plan.to_dict(tokens), indent=2) + "\n")
+    write_atomically(path, json.dumps(finite(plan.to_dict(tokens)), indent=2, allow_nan=False) + "\n")
 
 
 def tokens_of(text: str) -> float | None:

@@ -23,6 +23,7 @@ from zoo.tpu_machine import ANSWERS, has_library
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 SMALL_CUBES = ((1, 1, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 LARGEST = {"v4": 4096, "v5p": 6144}  # chips in one slice
+PLANNED = tuple(chip.name for chip in CHIPS.values() if chip.torus and chip.devices_a_chip == 1)
 # Names by accelerator type, as clouds give them: chips a counted unit (v4 and v5p count the two cores of a chip).
 COUNTED = {"v5litepod": ("v5e", 1), "v5e": ("v5e", 1), "v6e": ("v6e", 1), "v4": ("v4", 2), "v5p": ("v5p", 2)}
 _NAME = re.compile(r"(?:(\d+)x)?([a-z]\w*):(\d+(?:x\d+)*)")
@@ -61,8 +62,18 @@ def parse_slice(name: str) -> Slice:
     """Reads `v5e:16x16`, `2xv5p:4x4x8`, `v5p-256`, `v5litepod-16`.
 
     Raises:
-        InputError: no such chip or no such slice of it; the nearest is named.
+        InputError: no such chip or no such slice of it (the nearest is named), or a chip that is two devices.
     """
+    found = _read(name)
+    if found.chip.devices_a_chip > 1:
+        raise InputError(
+            f'slice "{name}": jax sees each {found.chip.name} chip as {found.chip.devices_a_chip} devices, and a plan '
+            f"counts one a chip; plan for one of {', '.join(PLANNED)}"
+        )
+    return found
+
+
+def _read(name: str) -> Slice:
     text = name.strip().lower()
     if typed := _TYPE.fullmatch(text):
         count, kind, units = typed.groups()

@@ -288,6 +288,7 @@ def export(
         (work / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         write_shards(work, tensors, max_shard_bytes)
         for file_name, content in files.items():
+            (work / file_name).parent.mkdir(exist_ok=True)
             (work / file_name).write_bytes(content)
 
 

@@ -1,0 +1,99 @@
+"""`python -m zoo serve`."""
+
+import sys
+from pathlib import Path
+
+from zoo.errors import InputError
+
+
+def serve(
+    path: str,
+    /,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    name: str = "",
+    max_body: int = 1024**2,
+    max_length: int = 0,
+    concurrency: int = 8,
+    max_waiting: int = 64,
+    timeout: float = 300.0,
+    grace: float = 10.0,
+) -> None:
+    """Serve a model over HTTP, as OpenAI's clients expect it; Ctrl-C ends.
+
+    Decoders answer /v1/completions and, where their tokenizer has a chat template, /v1/chat/completions; encoders
+    answer /v1/embeddings. Beside these: /v1/models, /health, /metrics. No key is asked for.
+
+    Args:
+        path: a checkpoint folder with a tokenizer, a GGUF file, a run folder, or a shipped model's name.
+        host: address to listen at; 127.0.0.1 is reached from this machine alone, 0.0.0.0 from everywhere.
+        port: 0 takes one that is free.
+        name: what clients call the model; by default the path's last part.
+        max_body: bytes of a request.
+        max_length: tokens of a text, prompt and answer together; 0 for the model's positions.
+        concurrency: texts at work at once; each holds keys and values of its length.
+        max_waiting: texts that wait for their turn; more are told to come back (429).
+        timeout: seconds a request may take, waiting included (504).
+        grace: seconds that requests at work have when the server is stopped.
+
+    Examples:
+        python -m zoo serve oneblock/gpt-tiny
+        python -m zoo serve runs/demo/gpt --port 8080 --concurrency 16
+        curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "the price of", "max_tokens": 20}'
+    """
+    from zoo.serve.limits import Limits
+
+    limits = Limits(max_body, max_length, concurrency, max_waiting, timeout, grace)
+    try:
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise InputError(f'serving needs {error.name}; run: pip install "oneblock[serve]"') from None
+    import zoo
+    from zoo.serve.app import Service
+    from zoo.serve.server import Server, bind
+
+    taken = bind(host, port)
+    try:
+        model, params = zoo.load(path)
+        tokenizer = zoo.load_tokenizer(path)
+        check_served(model, tokenizer)
+        service = Service(model, params, tokenizer, name or named(path), limits)
+        server = Server(service)
+    except BaseException:
+        taken.close()
+        raise
+    address, at = taken.getsockname()[:2]
+    address = f"[{address}]" if ":" in address else address
+    print(f"{service.name} at http://{address}:{at}/v1 ({what(service)}); Ctrl-C ends", flush=True)
+    if address not in ("127.0.0.1", "[::1]"):
+        print("whoever reaches this address may ask: no key is asked for", file=sys.stderr, flush=True)
+    server.run([taken])
+
+
+def check_served(model, tokenizer) -> None:
+    """Raises InputError for a model that neither continues texts nor reads them whole."""
+    from zoo.generation.text_batch import require_decoder
+    from zoo.text_rows import check_fit
+
+    if model.config.visibility == "full":
+        check_fit(model.config, tokenizer)
+    else:
+        require_decoder(model.config)
+
+
+def named(path: str) -> str:
+    """What clients call the model of a path: a shipped model's name, else the path's last part."""
+    return path if not Path(path).exists() else Path(path).resolve().name
+
+
+def what(service) -> str:
+    """The routes of a model, and the memory that its texts may take, in words."""
+    if service.encodes:
+        return "embeddings"
+    config, limits = service.model.config, service.limits
+    size = 2 if config.dtype in ("bfloat16", "float16") else 4
+    rows = 2 * config.num_layers * config.num_kv_heads * config.head_dim * size * service.longest * limits.concurrency
+    chat = "completions and chat" if service.tokenizer.chat_template else "completions; no chat template"
+    return f"{chat}; {limits.concurrency} texts of {service.longest} tokens take up to {rows / 1e9:.2g} GB"
