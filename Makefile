@@ -11,10 +11,12 @@ MAKEFLAGS += --no-print-directory
 # ACCEL=cpu|cuda|cuda12|tpu: the build of jax (default: by the device that is seen)
 # ARGS="...": further arguments of pytest or of the demo
 # WORKERS=n: test processes; PARITY="...": what `make parity` runs
+# BENCH="...": what `make bench` runs, of tests/bench/
 # DRAWS=n: random settings of each family that `make soak` tries against the reference library
 export PYTHON ACCEL TORCH_INDEX
 WORKERS ?= 2
 DRAWS ?= 20
+BENCH ?= finetuning decoding
 PARITY ?= tests/parity tests/zoo tests/train
 
 python := .venv/bin/python
@@ -47,8 +49,8 @@ soak: .venv/.complete .venv-parity/.complete ## by hand: 1.7 GB over eight devic
 	@ONEBLOCK_SOAK=1 ONEBLOCK_SOAK_FUZZ=910 $(python) -m pytest -q -n 0 -s tests/soak tests/zoo/test_fuzz.py $(ARGS)
 	@ONEBLOCK_SOAK_DRAWS=$(DRAWS) JAX_ENABLE_COMPILATION_CACHE=0 .venv-parity/bin/python $(pytest) tests/parity/test_random.py $(ARGS)
 
-bench: .venv/.complete .venv-bench/.complete ## by hand: speed against peers, turn and turn about (ARGS="--rounds 3 --examples 2000")
-	@$(python) tests/bench/finetuning.py $(ARGS)
+bench: .venv/.complete .venv-bench/.complete ## by hand: speed against peers, turn and turn about (BENCH="finetuning decoding" ARGS="--rounds 3")
+	@for name in $(BENCH); do echo "$$name:"; $(python) tests/bench/$$name.py $(ARGS) || exit 1; done
 
 clean: ## remove environments and caches; runs/ stays
 	rm -rf .venv .venv-parity .venv-bench .venv*.lock .venv*.log .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -157,7 +157,10 @@ def _measure(tuned: Finetuned, tokenizer: Any, splits: Splits, config: FinetuneC
         if name == "validation" and kind.settle is not None:
             settled = kind.settle(encoded, outputs)
         found[name] = kind.score(encoded, outputs, task.metrics, task.labels, **settled)
-        scores = ", ".join(f"{spoken_name(metric)} {value:.4f}" for metric, value in found[name].scores.items())
+        scores = ", ".join(
+            f"{spoken_name(metric)} {value:{'.0f' if metric == 'unread_words' else '.4f'}}"
+            for metric, value in found[name].scores.items()
+        )
         chosen = "".join(f", {metric.replace('_', ' ')} {value:.4g}" for metric, value in settled.items())
         print(f"{name}: {scores}, loss {found[name].loss:.4f}{chosen} ({len(examples):,} examples)", flush=True)
     return found

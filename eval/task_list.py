@@ -14,6 +14,7 @@ NOTES = (
     "Examples: train / validation / test; of GLUE and SuperGLUE as published: train / development, which is scored / "
     "hidden.",
     "Files of GLUE and SuperGLUE are read from the folder of their download: --folder glue_data.",
+    "A file of your own needs no name here: python -m eval finetune CHECKPOINT --data mine.csv.",
 )
 
 

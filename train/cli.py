@@ -53,12 +53,14 @@ def prepare(
     """
     from train.data.shards import MANIFEST, check_held_out, require_no_checkpoint, write_shards
     from train.data.sources import corpus as find_corpus
+    from train.run_folder import require_mounted
     from train.vocabulary import train_vocabulary
     from zoo.tokenizer import load_tokenizer
 
     text = find_corpus(*corpus, field=text_field)
     if out is None:
         raise InputError('missing --out for "train prepare": the shard folder to make, such as --out data/mine')
+    require_mounted(out, "token shards")
     require_folder(out)
     require_no_checkpoint(out)
     if (out / MANIFEST).exists() and not overwrite:
@@ -208,7 +210,7 @@ def resolve(given: Pretrain) -> RunConfig:
     """
     from train.data.shards import open_shards
     from train.objectives import fit_model
-    from train.run_folder import require_own
+    from train.run_folder import require_mounted, require_own
 
     sources = [name for name in ("config", "recipe", "model") if getattr(given, name)]
     if "config" in sources and "recipe" in sources:
@@ -230,10 +232,10 @@ def resolve(given: Pretrain) -> RunConfig:
     changes |= model_fields(given.model_set)
     options = {f.name: getattr(given, f.name) for f in dataclasses.fields(TrainConfig)}
     options = {name: value for name, value in options.items() if value is not None}
-    if options.get("data"):
-        options["data"] = os.path.abspath(options["data"])
-    if options.get("watch"):
-        options["watch"] = os.path.abspath(options["watch"])
+    for name in ("data", "watch"):
+        if options.get(name):
+            require_mounted(options[name], "token shards")
+            options[name] = os.path.abspath(options[name])
     if given.model and not given.recipe and base is None:
         options.setdefault("objective", _usual_objective(preset))
     train = train.replace(**options)

@@ -90,6 +90,11 @@ def mistakes(environ: Mapping[str, str], backend: str, processes: int) -> Iterat
     for name, what in (("JAX_ENABLE_X64", "doubles memory and time"), ("JAX_DISABLE_JIT", "compiles nothing")):
         if environ.get(name, "").lower() in ("1", "true"):
             yield f"{name} is set, which {what}"
+    if environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "").lower() in ("0", "false"):
+        yield "XLA_PYTHON_CLIENT_PREALLOCATE is off: memory is asked for piece by piece, and falls into pieces"
+    memory = shared_memory()
+    if backend == "gpu" and memory is not None and memory < 2**30:
+        yield f"/dev/shm has {memory >> 20} MiB, which NCCL fills: start the container with --shm-size=8g"
     proxies = sorted(name for name in environ if name.lower().endswith("_proxy") and name.lower() != "no_proxy")
     if processes > 1 and proxies:
         yield f"{', '.join(proxies)} set: processes may look for each other through the proxy; unset, or set no_proxy"
@@ -98,6 +103,11 @@ def mistakes(environ: Mapping[str, str], backend: str, processes: int) -> Iterat
     parts = versions()
     if parts["jax"].split(".")[:2] != parts["jaxlib"].split(".")[:2]:
         yield f"jax {parts['jax']} and jaxlib {parts['jaxlib']} do not belong together"
+
+
+def shared_memory() -> int | None:
+    """Bytes of /dev/shm, over which processes of one machine exchange; None where there is none."""
+    return shutil.disk_usage("/dev/shm").total if os.path.exists("/dev/shm") else None
 
 
 def _alone(environ: Mapping[str, str]) -> Iterator[str]:
@@ -127,6 +137,9 @@ def _processes() -> Iterator[str]:
     yield f"{count} processes on {hosts} host{'s' if hosts > 1 else ''}, {len(jax.devices())} devices in all"
     for number, (host, devices, _) in enumerate(told[:64]):
         yield f"process {number}: {host}, {devices} device{'s' if devices > 1 else ''}"
+    counts = sorted({devices for _, devices, _ in told})
+    if len(counts) > 1:
+        yield f"look at this: processes have {' or '.join(map(str, counts))} devices; a mesh needs as many in each"
     clocks = [clock for _, _, clock in told]
     if max(clocks) - min(clocks) > 10:
         yield f"look at this: clocks differ by {max(clocks) - min(clocks):.0f} s; times in logs will not agree"
@@ -137,12 +150,14 @@ def _shared(folder: Path) -> str:
     import jax
 
     from train.distributed import first_then_others
+    from train.run_folder import require_mounted
     from zoo.output_folder import require_folder
 
     mark = gather(uuid.uuid4().hex)[0]
     name = folder / f".doctor-{mark}"
 
     def look() -> None:
+        require_mounted(folder)
         require_folder(folder)
         if jax.process_index() == 0:
             folder.mkdir(parents=True, exist_ok=True)

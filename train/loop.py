@@ -31,7 +31,7 @@ from train.metrics import Pair, add, divide
 from train.opening import flops_per_token, open_run, require_alike
 from train.plots import plot_loss
 from train.progress import Display
-from train.run_folder import open_run_folder
+from train.run_folder import open_run_folder, require_mounted
 from train.signals import Signals, Vote
 from train.start import parameters_of, start_from
 from train.state import initial_state
@@ -99,7 +99,7 @@ def run(
     last = train.steps if stop_at is None else min(stop_at, train.steps)
 
     # ---- What is trained, and on what: all that can be wrong is said before anything is written ---------------------
-    together(lambda: require_folder(folder))
+    together(lambda: (require_mounted(folder), require_folder(folder)))
     traced = parse_steps(profile, train.steps)
     run = together(lambda: open_run(config))
     require_alike(config, run)

@@ -4,9 +4,10 @@
     mesh    jit over a mesh with NamedShardings: the recommended road; XLA places the collectives
     pmap    data parallel over all local devices. JAX keeps pmap in maintenance mode: new work belongs on "mesh"
 
-A driver's face: row_shards; init(make) -> state placed where it lives; abstract(make) -> shapes with shardings, for
-restoring; rows(batch_size) -> those that this process feeds; put(batch, batch_size) -> device arrays; compile(step) ->
-callable(state, host batch), which gives the state's buffers away; compile_eval(step) -> callable(params, host batch).
+A driver's face: row_shards; sizes, {axis: devices}; init(make) -> state placed where it lives; abstract(make) ->
+shapes with shardings, for restoring; rows(batch_size) -> those that this process feeds; put(batch, batch_size) ->
+device arrays; compile(step) -> callable(state, host batch), which gives the state's buffers away; compile_eval(step) ->
+callable(params, host batch).
 What a mesh is, and its axes: train/mesh_axes.py.
 """
 
@@ -31,6 +32,11 @@ class JitDriver:
 
     device: jax.Device
     row_shards: int = 1
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Devices by mesh axis."""
+        return {}
 
     @property
     def devices(self) -> list[jax.Device]:
@@ -77,6 +83,11 @@ class MeshDriver:
     def row_shards(self) -> int:
         """Over how many devices rows are spread."""
         return int(np.prod([self.mesh.shape[axis] for axis in partition.row_axes(self.mesh)]))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Devices by mesh axis."""
+        return dict(self.mesh.shape)
 
     @property
     def devices(self) -> list[jax.Device]:
@@ -164,6 +175,11 @@ class PmapDriver:
 
     local: tuple[jax.Device, ...]
     row_shards: int = 1  # each program sees its own rows alone
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Devices by mesh axis."""
+        return {"data": len(self.local)}
 
     @property
     def devices(self) -> list[jax.Device]:

@@ -106,6 +106,28 @@ def check_tensor(mesh: Mesh, shapes: Any) -> None:
     )
 
 
+def check_sequence(sizes: Mapping[str, int], seq_len: int) -> None:
+    """Refuses an axis `sequence` that does not divide the tokens of a row: its devices would all do the same work.
+
+    Args:
+        sizes: {axis: size} of a mesh.
+        seq_len: tokens of a row, as the model sees them.
+
+    Raises:
+        InputError: so it is; the nearest sizes and lengths that would do are named.
+    """
+    ways = sizes.get("sequence", 1)
+    if seq_len % ways == 0:
+        return
+    dividing = [n for n in range(1, seq_len + 1) if seq_len % n == 0]
+    near = sorted({max(n for n in dividing if n < ways), min(n for n in dividing if n > ways or n == seq_len)})
+    lengths = [n for n in (seq_len // ways * ways, -(-seq_len // ways) * ways) if n]
+    raise InputError(
+        f"mesh axis sequence={ways} does not divide seq_len {seq_len}; the nearest sizes that do: "
+        f"{', '.join(map(str, near))}; the nearest lengths for {ways}: {', '.join(map(str, lengths))}"
+    )
+
+
 def _splits(ways, shapes):
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         name = partition.path_string(path)

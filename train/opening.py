@@ -16,6 +16,7 @@ from train.data.pipeline import Batches, open_batches
 from train.data.shards import Shards, open_shards
 from train.distributed import compare
 from train.mesh import Driver, make_driver
+from train.mesh_axes import check_sequence
 from train.objectives import make_objective
 from train.optimizer import make_optimizer
 from zoo.errors import InputError
@@ -55,6 +56,7 @@ def open_run(config: RunConfig) -> Opened:
     shards = open_shards(train.data)
     tokenizer = zoo.load_tokenizer(shards.folder)
     driver = make_driver(train.driver, train.mesh)
+    check_sequence(driver.sizes, train.seq_len)
     objective = make_objective(train, model, tokenizer, driver.row_shards)
     optimizer = make_optimizer(train)
     places = driver.rows(train.batch_size) if jax.process_count() > 1 else None

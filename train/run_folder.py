@@ -9,6 +9,7 @@ loss.png         drawn at the end
 
 import json
 import os
+import re
 import time
 import uuid
 from pathlib import Path
@@ -23,7 +24,8 @@ PARTS = ("config.json", "metrics.jsonl", "checkpoints", "tokenizer", "tensorboar
 
 
 def require_own(path: Path) -> None:
-    """Raises InputError where a folder holds anything but a training run, so that no run is begun on top of it."""
+    """Raises InputError for a URL, and for a folder of anything but a run, so that none is begun on top of it."""
+    require_mounted(path)
     what = held(path)
     if what == "an imported checkpoint":
         raise InputError(f"{path} holds {what}, and no run; take another folder, with --start-from {path}")
@@ -35,6 +37,21 @@ def require_own(path: Path) -> None:
         other = sorted(entry.name for entry in path.iterdir() if entry.name[0] != "." and entry.name not in PARTS)
         if other:
             raise InputError(f"{path} holds {other[0]}, and no run; take another folder")
+
+
+def require_mounted(path: str | os.PathLike[str], what: str = "a run folder") -> None:
+    """Refuses a URL, such as gs://bucket/run: in a run folder files are locked and appended to, and folders renamed.
+
+    Raises:
+        InputError: naming what to give in its place.
+    """
+    found = re.match(r"([a-z][a-z0-9+]+):/+(.*)", os.fspath(path))  # a Path of gs://a/b has lost a slash
+    if found:
+        raise InputError(
+            f"{found[1]}://{found[2]} is a URL, and {what} must lie in a folder that all hosts share: NFS (such as "
+            "Filestore), or the bucket mounted on each host (gcsfuse; with hierarchical namespace, so that folders can "
+            "be renamed)"
+        )
 
 
 def open_run_folder(path: str | Path, config: RunConfig, *, writes: bool = True) -> "RunFolder":

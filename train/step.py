@@ -2,9 +2,9 @@
 
     g = sum over micro-batches and devices of d(loss sum)/d(params)  /  sum over the same of weights
 
-Gradients of sums are added in float32 over micro-batches, whatever the types of parameters and activations, in
-accumulators that lie as the parameters do, and divided once by the weight of the whole global batch: the update does
-not depend on how rows are spread over micro-batches and devices.
+Gradients of sums are added in float32 over devices and over micro-batches, whatever the types of parameters and
+activations, in accumulators that lie as the parameters do, and divided once by the weight of the whole global batch:
+the update does not depend on how rows are spread over micro-batches and devices.
 """
 
 from collections.abc import Callable
@@ -51,6 +51,7 @@ def make_train_step(
             return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
         keys = row_keys(state.key, state.step, batch["row_ids"])
+        params = partition.gather_vectors(state.params)
         scales = None
         if weights_of is not None:
             scales = {name: 1 / _or_one(weight) for name, weight in everywhere(weights_of(batch, keys)).items()}
@@ -65,7 +66,7 @@ def make_train_step(
             return total, metrics | {"loss": (total, weight)}
 
         def gradient_of(rows, row_keys):
-            (_, metrics), gradient = jax.value_and_grad(loss_sum, has_aux=True)(state.params, rows, row_keys)
+            (_, metrics), gradient = jax.value_and_grad(loss_sum, has_aux=True)(params, rows, row_keys)
             gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
             return partition.constrain(gradient), metrics
 
@@ -77,7 +78,7 @@ def make_train_step(
         else:
             parts = _split(micro_batches, (batch, keys))
             first = jax.tree.map(lambda x: x[0], parts)
-            _, metric_shapes = jax.eval_shape(loss_sum, state.params, *first)
+            _, metric_shapes = jax.eval_shape(loss_sum, params, *first)
             zeros = partition.constrain(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), state.params))
             nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metric_shapes)
             (gradient, metrics), _ = jax.lax.scan(add_gradient, (zeros, nothing), parts)
@@ -110,6 +111,7 @@ def make_eval_step(model: Any, objective: Callable[..., Any], seed: int = 0) -> 
 
     def eval_step(params: Any, batch: Any, *, axis_name: str | None = None) -> dict[str, Any]:
         key = jax.random.key_data(jax.random.key(seed))
+        params = partition.gather_vectors(params)
         terms, metrics = objective(model, params, batch, row_keys(key, jnp.int32(-1), batch["row_ids"]), train=False)
         if isinstance(terms, dict):
             metrics = metrics | {f"{name}_loss": pair for name, pair in terms.items()}

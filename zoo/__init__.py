@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # for editors, which run nothing
     from zoo.errors import InputError
     from zoo.forward import Output
     from zoo.generation.beams import beam_search
+    from zoo.generation.choosing import Choices, choose
     from zoo.generation.generate import generate, stream
     from zoo.layer_config import LayerConfig, RotaryScaling
     from zoo.masked_texts import fill_mask
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # for editors, which run nothing
 # Every name is imported when it is first used, so that `python -m zoo list` waits for no JAX.
 _HOMES = {
     "Cache": "zoo.cache",
+    "Choices": "zoo.generation.choosing",
     "InputError": "zoo.errors",
     "LayerConfig": "zoo.layer_config",
     "Model": "zoo.model",
@@ -37,6 +39,7 @@ _HOMES = {
     "RotaryScaling": "zoo.layer_config",
     "Tokenizer": "zoo.tokenizer",
     "beam_search": "zoo.generation.beams",
+    "choose": "zoo.generation.choosing",
     "create": "zoo.registry",
     "embed": "zoo.text_vectors",
     "export": "zoo.checkpoints",
@@ -55,6 +58,7 @@ _HOMES = {
 
 __all__ = [
     "Cache",
+    "Choices",
     "InputError",
     "LayerConfig",
     "Model",
@@ -63,6 +67,7 @@ __all__ = [
     "RotaryScaling",
     "Tokenizer",
     "beam_search",
+    "choose",
     "create",
     "embed",
     "export",

@@ -20,6 +20,7 @@ from flax import struct
 from zoo.attention import attend
 from zoo.cache import remember
 from zoo.config import ModelConfig
+from zoo.dense import Dense
 from zoo.dropout import at_site, drop
 from zoo.errors import InputError
 from zoo.feed_forward import Experts, FeedForward, residual_stddev
@@ -30,7 +31,6 @@ from zoo.partition import constrain_stream
 from zoo.positions import rotate
 from zoo.probe import NOTHING, Look, Probe
 from zoo.remat import mark
-from zoo.sharded_product import product
 
 
 @struct.dataclass
@@ -105,13 +105,13 @@ class Attention(nn.Module):
             see=see,
         )
         mixed = look("attention.mixed", mixed)
-        update = nn.DenseGeneral(
+        update = Dense(
             config.embed_dim,
-            axis=(-2, -1),
+            "attention/out",
+            config.dtype,
+            residual_stddev(config),
+            contracted=2,
             use_bias=config.attention_out_bias,
-            dtype=config.dtype,
-            kernel_init=nn.initializers.normal(residual_stddev(config)),
-            dot_general=product("attention/out/kernel"),
             name="out",
         )(mixed)
         if look.touches("attention.heads"):
@@ -121,13 +121,14 @@ class Attention(nn.Module):
             update = update + (changed - heads).sum(axis=2) if look.changes("attention.heads") else update
         return mark(update, "attention_update"), cache
 
-    def _heads(self, heads: int, name: str) -> nn.DenseGeneral:
-        return nn.DenseGeneral(
-            (heads, self.config.head_dim),
-            use_bias=self.config.attention_bias,
-            dtype=self.config.dtype,
-            kernel_init=nn.initializers.normal(self.config.initializer_range),
-            dot_general=product(f"attention/{name}/kernel"),
+    def _heads(self, heads: int, name: str) -> Dense:
+        config = self.config
+        return Dense(
+            (heads, config.head_dim),
+            f"attention/{name}",
+            config.dtype,
+            config.initializer_range,
+            use_bias=config.attention_bias,
             name=name,
         )
 
@@ -140,7 +141,8 @@ class LayerScale(nn.Module):
     @nn.compact
     def __call__(self, y: jax.Array) -> jax.Array:
         start = nn.initializers.constant(self.config.layer_scale)
-        return y * self.param("scale", start, (self.config.embed_dim,), jnp.float32).astype(y.dtype)
+        scale = self.param("scale", start, (self.config.embed_dim,), jnp.float32)
+        return (y.astype(jnp.float32) * scale).astype(y.dtype)
 
 
 class Block(nn.Module):

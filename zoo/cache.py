@@ -101,9 +101,8 @@ def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None =
     dtype = config.dtype if dtype is None else jnp.dtype(dtype).name if hasattr(dtype, "dtype") else str(dtype)
     if dtype not in CACHE_DTYPES:
         raise InputError(f'cache dtype "{dtype}" is none of {", ".join(CACHE_DTYPES)}{nearest(dtype, CACHE_DTYPES)}')
-    slots = [length if layer.window is None or not ring else min(length, layer.window) for layer in config.layer_pattern]
-    if config.positions == "relative":
-        slots = [length] * len(slots)
+    ring = ring and config.positions != "relative"
+    slots = [min(length, layer.window) if ring and layer.window else length for layer in config.layer_pattern]
     shapes = [(batch, slots[i % len(slots)], config.num_kv_heads, config.head_dim) for i in range(config.num_layers)]
     if config.scan:
         stacked = [(config.num_repeats, *shapes[i]) for i in range(len(slots))]

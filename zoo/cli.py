@@ -107,6 +107,7 @@ SUBCOMMANDS = {
     "check": "zoo.check.command:check",
     "generate": "zoo.generation.talk:generate",
     "chat": "zoo.generation.talk:chat",
+    "lens": "zoo.lens.command:lens",
     "serve": "zoo.serve.command:serve",
     "embed": "zoo.text_commands:embed",
     "fill": "zoo.text_commands:fill",

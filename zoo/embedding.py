@@ -5,7 +5,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from zoo.config import ModelConfig
+from zoo.dense import Dense
 from zoo.dropout import at_site, drop
+from zoo.initializers import normal
 from zoo.norms import Norm
 from zoo.positions import relative_buckets, sinusoidal
 
@@ -34,7 +36,7 @@ class Table(nn.Module):
 
     @nn.compact
     def __call__(self) -> jax.Array:
-        return self.param("embedding", nn.initializers.normal(self.stddev), (self.rows, self.dim), jnp.float32)
+        return self.param("embedding", normal(self.stddev), (self.rows, self.dim), jnp.float32)
 
 
 class Embed(nn.Module):
@@ -96,6 +98,6 @@ class Embed(nn.Module):
     def _projected(self, x: jax.Array) -> jax.Array:
         """[B, T, E] -> [B, T, D]."""
         config = self.config
-        init = nn.initializers.normal(config.initializer_range)
-        use_bias = config.embed_projection == "sum"
-        return nn.Dense(config.embed_dim, use_bias=use_bias, dtype=config.dtype, kernel_init=init, name="projection")(x)
+        use_bias, stddev = config.embed_projection == "sum", config.initializer_range
+        rule = "embed/projection"
+        return Dense(config.embed_dim, rule, config.dtype, stddev, use_bias=use_bias, name="projection")(x)

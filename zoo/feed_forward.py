@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from zoo.config import ModelConfig
+from zoo.dense import Dense
 from zoo.probe import NOTHING, Look
 from zoo.remat import mark
-from zoo.sharded_product import product
 
 ACTIVATIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -32,15 +32,9 @@ class FeedForward(nn.Module):
             hidden = act(mark(self._dense(config.mlp_dim, config.initializer_range, "gate")(x), "gate")) * up
         return self._dense(config.embed_dim, residual_stddev(config), "down")(look("mlp.act", hidden))
 
-    def _dense(self, features: int, stddev: float, name: str) -> nn.Dense:
-        return nn.Dense(
-            features,
-            use_bias=self.config.mlp_bias,
-            dtype=self.config.dtype,
-            kernel_init=nn.initializers.normal(stddev),
-            dot_general=product(f"mlp/{name}/kernel"),
-            name=name,
-        )
+    def _dense(self, features: int, stddev: float, name: str) -> Dense:
+        config = self.config
+        return Dense(features, f"mlp/{name}", config.dtype, stddev, use_bias=config.mlp_bias, name=name)
 
 
 def route(logits: jax.Array, chosen: int) -> jax.Array:
@@ -70,8 +64,8 @@ class Experts(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, look: Look = NOTHING) -> jax.Array:
         config = self.config
-        init = nn.initializers.normal(config.initializer_range)
-        router = nn.Dense(config.num_experts, use_bias=False, dtype=config.dtype, kernel_init=init, name="router")
+        stddev = config.initializer_range
+        router = Dense(config.num_experts, "mlp/router", config.dtype, stddev, use_bias=False, name="router")
         weights = route(router(x).astype(jnp.float32), config.experts_per_token).astype(x.dtype)
         weights = look("mlp.router", weights)
         outputs = [FeedForward(config, name=f"expert_{e}")(x) for e in range(config.num_experts)]

@@ -15,6 +15,7 @@ from flax import struct
 from zoo.block import Call
 from zoo.cache import Cache, late_padding, write
 from zoo.config import ModelConfig
+from zoo.dense import Dense
 from zoo.dropout import at_site, row_seeds
 from zoo.embedding import Embed
 from zoo.heads import Linear, LMHead, MaskedLMHead, Pooler, classify, pool, pool_segments
@@ -123,9 +124,13 @@ class Transformer(nn.Module):
         if config.final_norm:
             hidden = look("final_norm", Norm(config, name="final_norm")(hidden))
         if config.embed_projection == "tokens":
-            init = nn.initializers.normal(config.initializer_range)
-            back = nn.Dense(
-                config.hidden_width, use_bias=False, dtype=config.dtype, kernel_init=init, name="final_projection"
+            back = Dense(
+                config.hidden_width,
+                "final_projection",
+                config.dtype,
+                config.initializer_range,
+                use_bias=False,
+                name="final_projection",
             )
             hidden = back(hidden)
         if cache is not None:

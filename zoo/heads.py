@@ -1,20 +1,47 @@
 """From the stream to answers: language-model read-outs, classifiers, BERT's pooler, pooling."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from zoo.config import ModelConfig
+from zoo.dense import Dense, add_bias
 from zoo.dropout import Dropout, drop
 from zoo.feed_forward import ACTIVATIONS
+from zoo.initializers import normal
 from zoo.norms import Norm
+from zoo.sharded_product import product
 
 CLASSIFIER_ACTIVATIONS = {**ACTIVATIONS, "tanh": jnp.tanh}
 
 
-def read_out(hidden: jax.Array, matrix: jax.Array, soft_cap: float | None = None) -> jax.Array:
-    """Logits over the vocabulary, summed in float32: hidden [..., D] times matrix [D, V] -> [..., V], soft-capped."""
-    logits = jnp.matmul(hidden, matrix.astype(hidden.dtype), preferred_element_type=jnp.float32)
+# Rows of a step of generation, at most: so few are multiplied as table times rows.
+FEW_ROWS = 64
+
+
+def read_out(
+    hidden: jax.Array, matrix: jax.Array, soft_cap: float | None = None, *, by_rows: bool = False
+) -> jax.Array:
+    """Logits over the vocabulary, summed in float32, soft-capped: hidden [..., D] -> [..., V].
+
+    Args:
+        hidden: [..., D].
+        matrix: [D, V]; [V, D] where `by_rows`, as a token table lies. Its transpose is never formed: a CPU would write
+            it out anew for every token.
+        soft_cap: c tanh(logit / c).
+        by_rows: how the matrix lies.
+    """
+    matrix, whole = matrix.astype(hidden.dtype), {"preferred_element_type": jnp.float32}
+    if not by_rows:
+        logits = jnp.matmul(hidden, matrix, **whole)
+    elif math.prod(hidden.shape[:-1]) <= FEW_ROWS:
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        logits = jax.lax.dot_general(matrix, rows, (((1,), (1,)), ((), ())), **whole).T
+        logits = logits.reshape(*hidden.shape[:-1], -1)
+    else:
+        logits = jax.lax.dot_general(hidden, matrix, (((hidden.ndim - 1,), (1,)), ((), ())), **whole)
     return logits if soft_cap is None else soft_cap * jnp.tanh(logits / soft_cap)
 
 
@@ -26,11 +53,11 @@ class LMHead(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         config = self.config
-        matrix = table.T
+        matrix = table
         if not config.tie_embeddings:
             shape = (config.hidden_width, config.vocab_size)
-            matrix = self.param("kernel", nn.initializers.normal(config.initializer_range), shape, jnp.float32)
-        logits = read_out(hidden, matrix, config.logit_soft_cap)
+            matrix = self.param("kernel", normal(config.initializer_range), shape, jnp.float32)
+        logits = read_out(hidden, matrix, config.logit_soft_cap, by_rows=config.tie_embeddings)
         if config.lm_bias:
             logits = logits + self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,), jnp.float32)
         return logits
@@ -47,16 +74,15 @@ class MaskedLMHead(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         config = self.config
-        init = nn.initializers.normal(config.initializer_range)
-        dense = nn.Dense(
-            config.embed_width, use_bias=config.head_bias, dtype=config.dtype, kernel_init=init, name="dense"
-        )
+        init = normal(config.initializer_range)
+        stddev, use_bias = config.initializer_range, config.head_bias
+        dense = Dense(config.embed_width, None, config.dtype, stddev, use_bias=use_bias, name="dense")
         hidden = Norm(config, name="norm")(ACTIVATIONS[config.masked_lm_activation or config.activation](dense(hidden)))
-        matrix = table.T
+        matrix = table
         if not config.tie_embeddings:
             matrix = self.param("kernel", init, (config.embed_width, config.vocab_size), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,), jnp.float32)
-        return read_out(hidden, matrix, config.logit_soft_cap) + bias
+        return read_out(hidden, matrix, config.logit_soft_cap, by_rows=config.tie_embeddings) + bias
 
 
 class Pooler(nn.Module):
@@ -68,17 +94,17 @@ class Pooler(nn.Module):
     def __call__(self, first: jax.Array) -> jax.Array:
         kernel = self.param(
             "kernel",
-            nn.initializers.normal(self.config.initializer_range),
+            normal(self.config.initializer_range),
             (self.config.embed_dim, self.config.embed_dim),
             jnp.float32,
         )
         bias = self.param("bias", nn.initializers.zeros_init(), (self.config.embed_dim,), jnp.float32)
-        return jnp.tanh(first @ kernel.astype(first.dtype) + bias.astype(first.dtype))
+        return jnp.tanh(add_bias(product("pooler/kernel", first, kernel), bias))
 
 
 def linear(module: nn.Module, x: jax.Array, features: int, use_bias: bool) -> jax.Array:
     """x W + b in float32, out of the parameters kernel and bias of `module`."""
-    init = nn.initializers.normal(module.config.initializer_range)
+    init = normal(module.config.initializer_range)
     product = x.astype(jnp.float32) @ module.param("kernel", init, (x.shape[-1], features), jnp.float32)
     if not use_bias:
         return product
@@ -112,10 +138,8 @@ class Classifier(nn.Module):
     def __call__(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
         config = self.config
         if self.hidden:
-            init = nn.initializers.normal(config.initializer_range)
-            dense = nn.Dense(
-                config.embed_dim, use_bias=config.head_bias, dtype=config.dtype, kernel_init=init, name="dense"
-            )
+            stddev, use_bias = config.initializer_range, config.head_bias
+            dense = Dense(config.embed_dim, "classifier/dense", config.dtype, stddev, use_bias=use_bias, name="dense")
             x = CLASSIFIER_ACTIVATIONS[self.activation or config.classifier_activation](dense(x))
             x = Norm(config, name="norm")(x) if config.classifier_norm else x
         return linear(self, drop(x, dropout), self.features, config.classifier_bias)

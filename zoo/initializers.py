@@ -1,4 +1,4 @@
-"""Initial parameters whose bits depend on the key and the shape alone: on no mesh, no stack of layers beside, no compiler.
+"""Initial parameters whose bits depend on the key and the shape alone, and on no mesh or compiler.
 
     x = stddev sqrt(2) erfinv(u),   u uniform in (-1, 1)
 

@@ -6,16 +6,20 @@
 | `data`     | the batch; parameters are copied                                                                    |
 | `fsdp`     | the batch, and every parameter and moment: a layer's are gathered when it runs                      |
 | `tensor`   | heads, FFN width and vocabulary                                                                     |
-| `sequence` | the tokens of a row                                                                                 |
+| `sequence` | the tokens of a row, and what `fsdp` splits, further                                                |
 
 A rule lists one entry a dimension, aligned to the right, so that one rule fits a layer and a stack of layers, a
-parameter and its optimizer moments. Where a size does not divide its dimension:
+parameter and its optimizer moments. `fsdp` in a rule stands for both storage axes, fsdp and sequence: parameters are
+kept in parts over them and gathered to be used. Where a size does not divide its dimension:
 
-- `fsdp` goes to the largest other dimension of the rule that it divides, first to one that is not split yet, then to
-  one that `tensor` splits too. Never to the stacked layers: a scan takes one layer at a time, and would gather all.
+- The storage axes go to the largest other dimension of the rule that they divide, first to one that is not split yet,
+  then to one that `tensor` splits too; where both go nowhere, one of them. Never to the stacked layers: a scan takes
+  one layer at a time, and would gather all. What they divide nowhere stays whole.
 - `tensor` is left out. Key and value heads fewer than `tensor` are thus whole on each of its devices, as every device
   needs the one that its query heads share; so is a vocabulary that it does not divide.
-- What `fsdp` divides nowhere stays whole, as do all vectors (norm scales, biases along D), which are small.
+
+Vectors (norm scales, biases) are kept in parts too, and those along D, which are used whole, over `tensor` as well. A
+step gathers them once, for all layers (`gather_vectors`): they are small.
 """
 
 import re
@@ -29,36 +33,39 @@ from zoo.errors import InputError
 
 MESH_AXES = ("slice", "data", "fsdp", "tensor", "sequence")
 ROW_AXES = ("slice", "data", "fsdp")
+STORAGE = ("fsdp", "sequence")
+VECTOR = ("fsdp", "tensor")  # stored over both, used whole
+SPLIT_VECTOR = ("tensor", "fsdp")  # split in use over tensor
 
 # (pattern on the end of the path, axes of the last dimensions)
-RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
+RULES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     (r"embed/token/embedding", ("tensor", "fsdp")),
     (r"embed/(position|segment)/embedding", (None, "fsdp")),
     (r"embed/relative/embedding", (None, "tensor")),
     (r"embed/projection/kernel", (None, "fsdp")),
-    (r"embed/(projection|patches)/bias", (None,)),
+    (r"embed/(projection|patches)/bias", (VECTOR,)),
     (r"final_projection/kernel", ("fsdp", None)),
     (r"embed/patches/kernel", (None, None, None, "fsdp")),
     (r"embed/(class_token|distillation_token|registers|mask_token)", (None, "fsdp")),
     (r"(attention|cross)/(query|key|value)/kernel", ("fsdp", "tensor", None)),
-    (r"(attention|cross)/(query|key|value)/bias", ("tensor", None)),
+    (r"(attention|cross)/(query|key|value)/bias", ("tensor", "fsdp")),
     (r"(attention|cross)/out/kernel", ("tensor", None, "fsdp")),
-    (r"(attention|cross)/out/bias", (None,)),
-    (r"(query|key)_norm/scale", (None,)),
+    (r"(attention|cross)/out/bias", (VECTOR,)),
+    (r"(query|key)_norm/scale", (VECTOR,)),
     (r"mlp/(expert_\d+/)?(up|gate)/kernel", ("fsdp", "tensor")),
-    (r"mlp/(expert_\d+/)?(up|gate)/bias", ("tensor",)),
+    (r"mlp/(expert_\d+/)?(up|gate)/bias", (SPLIT_VECTOR,)),
     (r"mlp/(expert_\d+/)?down/kernel", ("tensor", "fsdp")),
-    (r"mlp/(expert_\d+/)?down/bias", (None,)),
+    (r"mlp/(expert_\d+/)?down/bias", (VECTOR,)),
     (r"mlp/router/kernel", ("fsdp", None)),
-    (r"(attention|mlp|cross|final|attention_post|mlp_post|cross_post)_norm/(scale|bias)", (None,)),
-    (r"(attention|mlp|cross)_scale/scale", (None,)),
-    (r"(embed|masked_lm|(token_|distillation_)?classifier|span|replaced_token)/norm/(scale|bias)", (None,)),
+    (r"(attention|mlp|cross|final|attention_post|mlp_post|cross_post)_norm/(scale|bias)", (VECTOR,)),
+    (r"(attention|mlp|cross)_scale/scale", (VECTOR,)),
+    (r"(embed|masked_lm|(token_|distillation_)?classifier|span|replaced_token)/norm/(scale|bias)", (VECTOR,)),
     (r"(lm_head|masked_lm)/kernel", ("fsdp", "tensor")),
-    (r"(lm_head|masked_lm)/bias", ("tensor",)),
+    (r"(lm_head|masked_lm)/bias", (SPLIT_VECTOR,)),
     (r"(pooler|(masked_lm|(token_|distillation_)?classifier|span|replaced_token)/dense)/kernel", ("fsdp", "tensor")),
-    (r"(pooler|(masked_lm|(token_|distillation_)?classifier|span|replaced_token)/dense)/bias", ("tensor",)),
+    (r"(pooler|(masked_lm|(token_|distillation_)?classifier|span|replaced_token)/dense)/bias", (SPLIT_VECTOR,)),
     (r"(next_sentence|(token_|distillation_)?classifier|span|replaced_token)/kernel", ("fsdp", None)),
-    (r"(next_sentence|(token_|distillation_)?classifier|span|replaced_token)/bias", (None,)),
+    (r"(next_sentence|(token_|distillation_)?classifier|span|replaced_token)/bias", (VECTOR,)),
 )
 
 _COMPILED = tuple((re.compile(rf"(?:^|/){pattern}$"), axes) for pattern, axes in RULES)
@@ -101,19 +108,31 @@ def fitted_spec(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> 
         shape: its own, stacked layers included.
         sizes: {axis: size} of the mesh.
     """
-    spec = _fit(spec_for(path, len(shape)), shape, sizes)
-    ways = sizes.get("fsdp", 1)
-    rule = matching_rules(path)[0]
-    if ways == 1 or "fsdp" not in rule or any("fsdp" in axes_of(entry) for entry in spec):
-        return spec
-    split = [ways_of(entry, sizes) for entry in spec]
-    ruled = range(len(shape) - len(rule), len(shape))
-    for at in sorted(ruled, key=lambda at: (split[at] > 1, -shape[at])):
-        if shape[at] % (split[at] * ways) == 0:
-            entries = list(spec)
-            entries[at] = (*axes_of(spec[at]), "fsdp") if spec[at] else "fsdp"
-            return PartitionSpec(*entries)
-    return spec
+    spec, rule = spec_for(path, len(shape)), matching_rules(path)[0]
+    ruled = [dim for dim, entry in enumerate(spec) if "fsdp" in axes_of(entry)]
+    used = [None if entry == VECTOR else tuple(a for a in axes_of(entry) if a not in STORAGE) for entry in spec]
+    fitted = list(_fit(PartitionSpec(*used), shape, sizes))
+    if not ruled:
+        return PartitionSpec(*fitted)
+    split = [ways_of(entry, sizes) for entry in fitted]
+    others = sorted(
+        (dim for dim in range(len(shape) - len(rule), len(shape)) if dim not in ruled),
+        key=lambda dim: (split[dim] > 1, -shape[dim]),
+    )
+    for axes in _storage(sizes, spec[ruled[0]] == VECTOR):
+        for dim in (*ruled, *others):
+            if shape[dim] % (split[dim] * ways_of(axes, sizes)) == 0:
+                fitted[dim] = _entry((*axes_of(fitted[dim]), *axes))
+                return PartitionSpec(*fitted)
+    return PartitionSpec(*fitted)
+
+
+def used_spec(spec: PartitionSpec, path: str) -> PartitionSpec:
+    """Where a parameter stored at `spec` is used: gathered over the storage axes."""
+    vector = matching_rules(path)[0] == (VECTOR,)
+    return PartitionSpec(
+        *(None if vector else _entry(axis for axis in axes_of(entry) if axis not in STORAGE) for entry in spec)
+    )
 
 
 def shardings(mesh: Mesh, tree: Any) -> Any:
@@ -155,6 +174,25 @@ def constrain(tree: Any) -> Any:
         else leaf,
         tree,
     )
+
+
+def gather_vectors(params: Any) -> Any:
+    """Parameters with the vectors among them (norm scales, biases) gathered, all layers at once; the rest as given.
+
+    A layer's own would be some hundred bytes a device and collective.
+    """
+    mesh = auto_mesh()
+    if mesh is None:
+        return params
+
+    def gathered(path, leaf):
+        name = path_string(path)
+        if not name.endswith(("/scale", "/bias")) or not matching_rules(name):
+            return leaf
+        spec = leaf_spec(name, leaf.shape, mesh.shape)
+        return jax.lax.with_sharding_constraint(leaf, used_spec(spec, name))
+
+    return jax.tree_util.tree_map_with_path(gathered, params)
 
 
 def auto_mesh() -> Any:
@@ -201,10 +239,23 @@ def ways_of(entry: Any, sizes: Mapping[str, int]) -> int:
     return ways
 
 
+def _storage(sizes: Mapping[str, int], vector: bool) -> list[tuple[str, ...]]:
+    """Axes that a parameter may be stored over, the best first: all, or else one of them."""
+    axes = tuple(axis for axis in STORAGE if sizes.get(axis, 1) > 1) or tuple(a for a in STORAGE[:1] if a in sizes)
+    choices = ([axes] if axes else []) + [(axis,) for axis in axes if len(axes) > 1]
+    if vector and sizes.get("tensor", 1) > 1:
+        choices = [choice for axes in choices for choice in ((*axes, "tensor"), axes)]
+    return choices
+
+
+def _entry(axes: Any) -> Any:
+    axes = tuple(axes)
+    return axes[0] if len(axes) == 1 else axes or None
+
+
 def _fit(spec: PartitionSpec, shape: tuple[int, ...], sizes: Mapping[str, int]) -> PartitionSpec:
     fitted = []
     for size, entry in zip(shape, spec, strict=True):
         axes = tuple(axis for axis in axes_of(entry) if axis in sizes)
-        fits = axes and size % ways_of(axes, sizes) == 0
-        fitted.append((axes[0] if len(axes) == 1 else axes) if fits else None)
+        fitted.append(_entry(axes) if axes and size % ways_of(axes, sizes) == 0 else None)
     return PartitionSpec(*fitted)

@@ -6,8 +6,11 @@ import numpy as np
 from flax import linen as nn
 
 from zoo.config import ModelConfig
+from zoo.dense import add_bias
 from zoo.dropout import at_site, drop
 from zoo.embedding import Table
+from zoo.initializers import normal
+from zoo.sharded_product import product
 
 
 def cut(images: jax.Array, patch_size: int) -> jax.Array:
@@ -27,10 +30,10 @@ class Patches(nn.Module):
     def __call__(self, images: jax.Array) -> jax.Array:
         config = self.config
         shape = (config.patch_size, config.patch_size, config.channels, config.embed_dim)
-        kernel = self.param("kernel", nn.initializers.normal(config.initializer_range), shape, jnp.float32)
+        kernel = self.param("kernel", normal(config.initializer_range), shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros_init(), (config.embed_dim,), jnp.float32)
         cells = cut(images.astype(config.dtype), config.patch_size)
-        return jnp.einsum("bnyxc,yxcd->bnd", cells, kernel.astype(config.dtype)) + bias.astype(config.dtype)
+        return add_bias(product("embed/patches/kernel", cells, kernel, contracted=3), bias)
 
 
 class EmbedImages(nn.Module):
@@ -61,7 +64,7 @@ class EmbedImages(nn.Module):
         return drop(x, at_site(dropout_seeds, config.embed_dropout, 0, "embed")).astype(config.dtype)
 
     def _token(self, name: str, shape: tuple[int, int]) -> jax.Array:
-        return self.param(name, nn.initializers.normal(self.config.initializer_range), shape, jnp.float32)
+        return self.param(name, normal(self.config.initializer_range), shape, jnp.float32)
 
 
 def cubic(distance: np.ndarray, a: float) -> np.ndarray:

@@ -1,20 +1,20 @@
-"""x W for a kernel W that a mesh's `fsdp` axis splits: gathered to be used, its gradient scattered as it is summed.
+"""x W for a kernel W under a mesh: gathered to be used, its gradient summed in float32 and scattered as it is summed.
 
-    forward    y  = x W            W gathered over fsdp, in the dtype of the product
+    forward    y  = x W            W gathered over its storage axes, in the dtype of the product
     backward   dx = dy W^T         W gathered again: no pass keeps a gathered kernel for another
-               dW = sum over rows, tokens and devices of x dy, of which each device of fsdp receives its own part
+               dW = sum over rows, tokens and devices of x dy, of which each device receives its own part
 
-The partitioner would find the gathers by itself. The sum it writes as one of whole kernels on every device, of which
-each then keeps its part (twice the bytes, where no later pass of a compiler fuses the two); here it is a
-reduce-scatter over fsdp, followed by sums of the parts over sequence, data and slice, which are 1/fsdp as large.
+The partitioner would find the gathers by itself. The sum it writes as one of whole kernels, in the dtype of the
+product, on every device, of which each then keeps its part; here it is a reduce-scatter of float32 over the storage
+axes (fsdp, and sequence), followed by sums of the parts over data and slice, which are as much smaller.
 
-So a scanned stack sends, a step and micro-batch and device, (1 - 1/n) (2 gathers + 1 scatter) of its kernels' bytes in
-the dtype of activations over the n devices of fsdp (Rajbhandari et al. 2020, arXiv:1910.02054, 7.2.2: 3 Psi).
+So a scanned stack sends, a step and micro-batch and device, (1 - 1/n) (2 w + 4) bytes for each number of its kernels
+over n devices: two gathers of w bytes, one scatter of 4. With w = 4 that is the 3 Psi of Rajbhandari et al. 2020
+(arXiv:1910.02054, 7.2.2); with w = 2 it is 8 bytes, where sums in bfloat16 would send 6.
 """
 
-from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,95 +27,120 @@ class Layout(NamedTuple):
     """How a kernel and what it multiplies lie on a mesh.
 
     Attributes:
-        dim: the kernel's dimension that fsdp splits.
-        whole: the kernel's PartitionSpec with fsdp left out.
+        spec: where the kernel is stored.
+        whole: where it is used: `spec` with the storage axes left out.
         rows: axes over which x's first dimension is spread.
-        tokens: the axis over which its second one is, or None.
-        contracted: how many last dimensions of x meet the first ones of the kernel.
+        tokens: axes over which its second one is: () or ("sequence",).
     """
 
-    dim: int
+    spec: PartitionSpec
     whole: PartitionSpec
     rows: tuple[str, ...]
-    tokens: str | None
-    contracted: int
+    tokens: tuple[str, ...]
 
 
-@lru_cache(maxsize=64)
-def product(path: str) -> Callable[..., jax.Array]:
-    """A `dot_general` for nn.Dense and nn.DenseGeneral whose kernel stands at `path` (the end of it, as in RULES).
+def product(path: str | None, x: jax.Array, kernel: jax.Array, contracted: int = 1) -> jax.Array:
+    """x W in the dtype of x.
 
-    Without a mesh, without fsdp on it, or where rows do not divide, it is jax.lax.dot_general.
+    Args:
+        path: where the kernel stands, or the end of it, as in partition.RULES; None leaves all to the partitioner.
+        x: [rows, ..., *in].
+        kernel: [*in, *out], in the parameters' own dtype, in which its gradient comes.
+        contracted: how many dimensions `in` has.
+
+    Returns:
+        [rows, ..., *out]. Without a mesh, or where rows do not divide, jax.lax.dot_general and its gradient.
     """
-    return partial(_product, path)
+    layout = path and _layout(path, x.shape, kernel.shape, x.ndim - contracted)
+    if not layout or (layout.spec == layout.whole and x.dtype == kernel.dtype):
+        return _dot(x, kernel.astype(x.dtype), range(x.ndim - contracted, x.ndim), range(contracted))
+    return _sharded(layout, contracted, x, kernel)
 
 
-def _product(path, x, kernel, dimension_numbers, precision=None, **options):
-    layout = _layout(path, x.shape, kernel.shape, len(dimension_numbers[0][0]))
-    if layout is None:
-        return jax.lax.dot_general(x, kernel, dimension_numbers, precision=precision, **options)
-    return _sharded(layout, precision, x, kernel)
+def summed_parts(path: str, parts: jax.Array, rows: tuple[str, ...], tokens: tuple[str, ...]) -> jax.Array:
+    """The sum over the first dimension, which lies over `rows` and `tokens`, placed as the parameter is stored.
 
-
-def _layout(path: str, x: tuple[int, ...], kernel: tuple[int, ...], contracted: int) -> Layout | None:
+    Args:
+        path: of the parameter.
+        parts: [devices of rows and tokens, *shape], float32, each device's own part.
+        rows, tokens: axes of the enclosing mesh.
+    """
     mesh = partition.auto_mesh()
-    if mesh is None or mesh.shape.get("fsdp", 1) == 1:
+    spec = partition.leaf_spec(path, parts.shape[1:], mesh.shape)
+    layout = Layout(spec, partition.used_spec(spec, path), rows, tokens)
+    return jax.shard_map(
+        lambda part: _sum(layout, part[0]),
+        in_specs=PartitionSpec((*rows, *tokens), *layout.whole),
+        out_specs=spec,
+    )(parts)
+
+
+def _layout(path: str, x: tuple[int, ...], kernel: tuple[int, ...], free: int) -> Layout | None:
+    mesh = partition.auto_mesh()
+    if mesh is None:
+        return None
+    rows = partition.row_axes(mesh)
+    if x[0] % partition.ways_of(rows, mesh.shape):
+        return None
+    sequence = mesh.shape.get("sequence", 1)
+    tokens = ("sequence",) if free > 1 and sequence > 1 and x[1] % sequence == 0 else ()
+    if partition.ways_of((*rows, *tokens), mesh.shape) == 1:
         return None
     spec = partition.fitted_spec(path, kernel, mesh.shape)
-    split = [dim for dim, entry in enumerate(spec) if "fsdp" in partition.axes_of(entry)]
-    rows = partition.row_axes(mesh)
-    if not split or x[0] % partition.ways_of(rows, mesh.shape):
-        return None
-    whole = PartitionSpec(
-        *(tuple(axis for axis in partition.axes_of(entry) if axis != "fsdp") or None for entry in spec)
-    )
-    free = len(x) - contracted
-    sequence = mesh.shape.get("sequence", 1)
-    tokens = "sequence" if free > 1 and sequence > 1 and x[1] % sequence == 0 else None
-    return Layout(split[0], whole, rows, tokens, contracted)
+    return Layout(spec, partition.used_spec(spec, path), rows, tokens)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _sharded(layout: Layout, precision: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return _forward(layout, precision, x, kernel)[0]
+def _sharded(layout: Layout, contracted: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    return _forward(layout, contracted, x, kernel)[0]
 
 
-def _forward(layout, precision, x, kernel):
+def _forward(layout, contracted, x, kernel):
     # The product stands here itself: remat "dots" would not see it inside a call of _sharded.
-    whole = jax.lax.with_sharding_constraint(kernel, layout.whole)
-    lasts = tuple(range(x.ndim - layout.contracted, x.ndim))
-    return _dot(x, whole, lasts, tuple(range(layout.contracted)), precision), (x, kernel)
+    whole = jax.lax.with_sharding_constraint(kernel.astype(x.dtype), layout.whole)
+    return _dot(x, whole, range(x.ndim - contracted, x.ndim), range(contracted)), (x, kernel)
 
 
-def _backward(layout, precision, kept, slope):
+def _backward(layout, contracted, kept, slope):
     x, kernel = kept
-    whole = jax.lax.with_sharding_constraint(kernel, layout.whole)
-    free = x.ndim - layout.contracted
-    back = _dot(slope, whole, tuple(range(free, slope.ndim)), tuple(range(layout.contracted, kernel.ndim)), precision)
+    whole = jax.lax.with_sharding_constraint(kernel.astype(x.dtype), layout.whole)
+    free = x.ndim - contracted
+    back = _dot(slope, whole, range(free, slope.ndim), range(contracted, kernel.ndim))
 
     def summed(x, slope):
-        part = _dot(x, slope, tuple(range(free)), tuple(range(free)), precision)
-        # Along its first axis: along the last, TPUs were seen to sum all and then slice.
-        part = jnp.moveaxis(part, layout.dim, 0)
-        part = jax.lax.psum_scatter(part, "fsdp", scatter_dimension=0, tiled=True)
-        part = jnp.moveaxis(part, 0, layout.dim)
-        others = tuple(axis for axis in (layout.tokens, *reversed(layout.rows)) if axis not in (None, "fsdp"))
-        return jax.lax.psum(part, others) if others else part
+        return _sum(layout, _dot(x, slope, range(free), range(free), jnp.float32))
 
     batch = (layout.rows, layout.tokens, *(None,) * free)[:free]
-    asked, given = layout.whole[: layout.contracted], layout.whole[layout.contracted :]
-    parts = [axes if dim != layout.dim else (*partition.axes_of(axes), "fsdp") for dim, axes in enumerate(layout.whole)]
-    scattered = jax.shard_map(
+    asked, given = layout.whole[:contracted], layout.whole[contracted:]
+    gradient = jax.shard_map(
         summed,
         in_specs=(PartitionSpec(*batch, *asked), PartitionSpec(*batch, *given)),
-        out_specs=PartitionSpec(*parts),
-    )
-    gradient = scattered(x, slope)
-    return back, gradient
+        out_specs=layout.spec,
+    )(x, slope)
+    return back, gradient.astype(kernel.dtype)
 
 
 _sharded.defvjp(_forward, _backward)
 
 
-def _dot(a, b, of_a, of_b, precision):
-    return jax.lax.dot_general(a, b, ((of_a, of_b), ((), ())), precision=precision)
+def _sum(layout: Layout, part: jax.Array) -> jax.Array:
+    """Inside shard_map: this device's part of the sum over all devices of rows and tokens."""
+    left = [*layout.tokens, *reversed(layout.rows)]
+    for dim, (stored, used) in enumerate(zip(layout.spec, layout.whole, strict=True)):
+        own = set(partition.axes_of(stored)) - set(partition.axes_of(used))
+        over = tuple(axis for axis in partition.axes_of(stored) if axis in own and axis in left)
+        if over:
+            # Along the first axis: along the last, TPUs were seen to sum all and then slice.
+            part = jax.lax.psum_scatter(jnp.moveaxis(part, dim, 0), over, scatter_dimension=0, tiled=True)
+            part = jnp.moveaxis(part, 0, dim)
+            left = [axis for axis in left if axis not in over]
+        for axis in partition.axes_of(stored):
+            if axis in own and axis not in over:  # every device of it has the same numbers, and keeps its piece
+                size = part.shape[dim] // jax.lax.axis_size(axis)
+                part = jax.lax.dynamic_slice_in_dim(part, jax.lax.axis_index(axis) * size, size, dim)
+    return jax.lax.psum(part, tuple(left)) if left else part
+
+
+def _dot(a, b, of_a, of_b, dtype=None):
+    dims = ((tuple(of_a), tuple(of_b)), ((), ()))
+    return jax.lax.dot_general(a, b, dims, preferred_element_type=dtype)

@@ -47,9 +47,23 @@ class Summary:
     @property
     def cache_bytes_per_token(self) -> int:
         """Keys and values of one token in every layer, in the compute dtype."""
+        return self.config.num_layers * self._pair_bytes(self.config.dtype)
+
+    def cache_bytes(self, length: int, dtype: str | None = None, ring: bool = True) -> int:
+        """Keys and values of one row of `length` tokens, as zoo.cache.init_cache keeps them: min(length, window) slots
+        in each layer of a ring, `length` in the others, of 2 K H numbers; in int8 2 K (H + 4) bytes a slot, scales
+        among them. (What is kept of a slot for all layers together, 9 bytes, is left out.)
+        """
         config = self.config
-        width = 4 if config.dtype == "float32" else 2
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * width
+        ring = ring and config.positions != "relative"
+        windows = (config.layer_pattern[i % len(config.layer_pattern)].window for i in range(config.num_layers))
+        slots = sum(min(length, window) if ring and window else length for window in windows)
+        return slots * self._pair_bytes(dtype or config.dtype)
+
+    def _pair_bytes(self, dtype: str) -> int:
+        """A key and a value of one token in one layer."""
+        sizes = {"float32": 4 * self.config.head_dim, "int8": self.config.head_dim + 4}
+        return 2 * self.config.num_kv_heads * sizes.get(dtype, 2 * self.config.head_dim)
 
     def __str__(self) -> str:
         config = self.config
@@ -67,6 +81,10 @@ class Summary:
         ]
         if config.visibility != "full":
             rows.append(("cache a token", _bytes_text(self.cache_bytes_per_token)))
+            rows.append(("  in int8", _bytes_text(config.num_layers * self._pair_bytes("int8"))))
+            if self.cache_bytes(self.seq_len) < self.cache_bytes(self.seq_len, ring=False):
+                name = f"cache of {self.seq_len} tokens, windows in rings"
+                rows.append((name, _bytes_text(self.cache_bytes(self.seq_len))))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value:>20}" for name, value in rows)
 

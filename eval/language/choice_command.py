@@ -86,8 +86,10 @@ def choose(
         )
     accuracy = found.accuracy([question.label for question in questions])
     chance = sum(1 / len(question.options) for question in questions) / len(questions)
+    longest = f"at most {max_length} tokens" if max_length else "as many tokens as the model has positions"
+    said = f'template "{body}", options\' own likelihood after "{domain}"; {longest}'.replace("\n", "\\n")
     if json:
-        content = {measure: [one.mean, one.low, one.high] for measure, one in accuracy.items()}
+        content = {measure: [one.mean, one.low, one.high] for measure, one in accuracy.items()} | {"protocol": said}
         show_json({"checkpoint": checkpoint, "task": name, "questions": len(questions), "random": chance} | content)
         return
     rows = [
@@ -97,6 +99,7 @@ def choose(
     notes = [f"an even guess: {chance:.4f}"]
     notes += [f"{found.lost:,} contexts lost their beginning: too long"] if found.lost else []
     notes += filter(None, [choices.identical_words(choices.identical(questions))])
+    notes.append(f"protocol: {said}")
     columns = ("measure", "option chosen", "accuracy", "over questions")
     show_table(f"{checkpoint} on {name}, {len(questions):,} questions", columns, rows, notes)
 

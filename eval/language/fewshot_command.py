@@ -116,10 +116,13 @@ def fewshot(
             )
     summaries = prompting.summarise(found)
     floor = prompting.baselines(splits.train, splits.test, splits.task.num_labels)
+    longest = f"at most {max_length} tokens" if max_length else "as many tokens as the model has positions"
+    drawn = f"seeds {', '.join(map(str, range(seeds)))} of the examples, orders of each: {orders}"
+    said = f'{_protocol(form)}; {drawn}; calibrated by "{content_free}"; {longest}'
     if json:
-        show_json(_as_json(checkpoint, splits, form, found, summaries, floor))
+        show_json(_as_json(checkpoint, splits, form, found, summaries, floor) | {"protocol": said})
     else:
-        _show(checkpoint, splits, summaries, floor)
+        _show(checkpoint, splits, summaries, floor, said)
 
 
 def _plan(
@@ -149,7 +152,14 @@ def _plan(
     return seconds
 
 
-def _show(checkpoint: str, splits: Splits, summaries: Sequence[Summary], floor: dict[str, float]) -> None:
+def _protocol(form: Template) -> str:
+    words = {"intro": form.intro, "template": form.body, "answers": ", ".join(form.words)}
+    return ", ".join(f'{name} "{text}"' for name, text in words.items() if text).replace("\n", "\\n")
+
+
+def _show(
+    checkpoint: str, splits: Splits, summaries: Sequence[Summary], floor: dict[str, float], protocol: str
+) -> None:
     columns = ("shots", "answer by", "accuracy", "over seeds", "over texts", "seeds range", "orders range", "macro-F1")
     rows = [
         (
@@ -167,6 +177,7 @@ def _show(checkpoint: str, splits: Splits, summaries: Sequence[Summary], floor: 
     notes = [f"always the commonest label: {floor['majority']:.4f}; an even guess: {floor['random']:.4f}"]
     cut = {one.shots: one.lost for one in summaries if one.lost}
     notes += [f"{lost:,} prompts of {count} shots lost their beginning: too long" for count, lost in cut.items()]
+    notes.append(f"protocol: {protocol}")
     show_table(f"{checkpoint} on {splits.task.name}, {len(splits.test):,} test texts", columns, rows, notes)
 
 

@@ -74,6 +74,7 @@ def perplexity(
     ]
     count = next(iter(found.values())).texts
     notes = [note for source, one in found.items() for note in _notes(source, one)]
+    notes += [] if score_first else ["the first token of each text is given and not scored"]
     show_table(f"{count:,} text{'s' * (count != 1)}", columns, rows, notes)
 
 
@@ -126,7 +127,8 @@ def exposure(
     parts = [(f"{part.start + 1} to {part.stop}", part) for part in bins] + [("all", slice(0, depth))]
     lines = [_exposed(found, name, part) for name, part in parts]
     if json:
-        show_json({"windows": len(found.true), "prompt": prompt, "depths": lines, "excess_error": found.excess_error()})
+        how = {"windows": len(found.true), "prompt": prompt, "depth": depth, "seed": seed}
+        show_json({**how, "depths": lines, "excess_error": found.excess_error()})
         return
     columns = ["tokens after the prompt", "loss, true text", "loss, own text", "own - true", "interval"]
     columns += ["error, true", "error, own"] if reference else []
@@ -138,7 +140,8 @@ def exposure(
     notes = ["own - true above 0 and growing: text that drifts into what was never seen; below 0: text that repeats."]
     if found.excess_error() is not None:
         notes.append(f"excess accumulated error against {reference}: {found.excess_error():+.1%}")
-    show_table(f"{checkpoint}: {len(found.true)} windows, prompts of {prompt} tokens", columns, cells, notes)
+    title = f"{checkpoint}: {len(found.true)} windows, prompts of {prompt} tokens, own text drawn with seed {seed}"
+    show_table(title, columns, cells, notes)
 
 
 def _exposed(found: biases.Exposure, name: str, part: slice) -> dict[str, Any]:

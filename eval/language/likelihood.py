@@ -3,11 +3,7 @@
     found = log_likelihoods(model, params, tokenizer, [("The capital of France is", " Paris")])
     found[0].log_prob                        # sum over the continuation's tokens of log p(token | all before), in nats
 
-Where context ends and continuation begins, in tokens: context + continuation is encoded as one text, as a model meets
-it; scored is all after the longest common beginning with the ids of the context alone. A token that reaches over the
-border is scored with the continuation. Spaces at the end of a context go to its continuation (" Paris" is a token,
-"Paris" after "is " mostly is not). Exactly one BOS stands first where the tokenizer's settings say that texts begin so.
-An empty context is the BOS, or else the end-of-text piece, which in training stands before a document.
+Where context ends and continuation begins, in tokens, says zoo.generation.pairs.
 """
 
 from collections.abc import Sequence
@@ -19,13 +15,13 @@ import numpy as np
 
 from eval.language.token_scores import Query, Scores, Watch, token_scores
 from zoo.errors import InputError
+from zoo.generation.pairs import Ids, Pair, encode_pairs, shared_length
+from zoo.generation.pairs import beginning as beginning
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
 
 # Rows fewer, or prefixes shorter, than these are computed whole.
 FEW_ROWS, SHORT_PREFIX = 4, 32
-Pair = tuple[str, str]
-Ids = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
@@ -92,42 +88,6 @@ def log_likelihoods(
         Likelihood(float(s.log_probs.sum()), len(s.log_probs), len(text.encode()), bool(s.top.all()), gone)
         for s, (_, text), gone in zip(scores, pairs, lost, strict=True)
     ]
-
-
-def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Ids]:
-    """(context ids, continuation ids) of each pair of texts, by the rule at the head of this file."""
-    moved = [(context.rstrip(), context[len(context.rstrip()) :] + text) for context, text in pairs]
-    contexts = list(dict.fromkeys(context for context, _ in moved))
-    ids_of = dict(zip(contexts, tokenizer.encode_batch(contexts), strict=True))
-    wholes = tokenizer.encode_batch([context + text for context, text in moved])
-    found = []
-    for (context, _), whole in zip(moved, wholes, strict=True):
-        before = ids_of[context] if context else []
-        shared = shared_length(before, whole)
-        begins = shared and tokenizer.adds_bos and whole[0] == tokenizer.bos_id  # a conversation brings its own
-        begin = [] if begins else beginning(tokenizer, bare=not shared)
-        found.append((begin + whole[:shared], whole[shared:]))
-    return found
-
-
-def shared_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many ids two rows begin with together."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def beginning(tokenizer: Tokenizer, bare: bool = True) -> list[int]:
-    """What stands before a text's first token: BOS where texts begin with it.
-
-    Args:
-        bare: nothing else stands before what is scored: where texts do not begin with BOS, this takes BOS (or EOS) all
-            the same, for a first token is predicted from something.
-    """
-    if tokenizer.adds_bos:
-        return [tokenizer.bos_id]
-    if not bare:
-        return []
-    ids = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.cls_id)
-    return [next((i for i in ids if i is not None), 0)]
 
 
 def row_limit(model: Model, max_length: int | None) -> int:

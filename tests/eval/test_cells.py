@@ -73,7 +73,9 @@ def test_file_names_are_safe_and_distinct(one, other):
         assert name.isascii() and not set(name) & set('/\\: "*?<>|\n') and len(name) < 200
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "[" * 100_000, '{"key": {}}', '{"key": {"task": "t"}, "metrics": {}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "[" * 100_000, '{"key": {}}', '{"key": {"task": "t"}, "metrics": {}}']
+)
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(InputError, match=r"a\.json: not a cell's file .*; delete it"):

@@ -159,6 +159,9 @@ def test_the_table(source, table, capsys):
     assert evaluate(["fewshot", source, "--data", table, *SHORT]) == 0
     out = capsys.readouterr().out
     assert "calibrated" in out and "always the commonest label: 0." in out and "6 test texts" in out
+    said = 'protocol: template "{text} {label}\\n", answers "kitchen, sea"; seeds 0, 1 of the examples, '
+    said += 'orders of each: 1; calibrated by "N/A"; as many tokens as the model has positions'
+    assert said in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

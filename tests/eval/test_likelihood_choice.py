@@ -89,6 +89,7 @@ def test_the_command(gpt, tokenizer, tmp_path, capsys):
     assert evaluate(words) == 0
     shown = capsys.readouterr().out
     assert "likeliest per byte" in shown and "the same text" not in shown
+    assert 'protocol: template "Q: {context}\\nA:", options\' own likelihood after "A:"; as many' in shown
     data.write_text(lines[0] + "\n" + lines[1].replace("butter", "bread") + "\n")
     assert evaluate(words) == 0
     assert "two options of the same text, of which the first counts as chosen: 1" in capsys.readouterr().out

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 import zoo
 from eval.cli import evaluate as command
-from eval.ways.midtrain import excerpts, likeness, trained_form
+from eval.sources.own_file import from_file
+from eval.ways.midtrain import excerpts, likeness, prepare, trained_form
 from train import loop
 from train.config import RunConfig, TrainConfig
-from train.data.shards import write_shards
+from train.data.shards import open_shards, write_shards
 from train.logs import read
+from zoo import InputError
 
 SHORT = ["--steps", "20", "--batch-size", "8", "--seq-len", "16", "--looks", "1", "--learning-rate", "0.003", "--quiet"]
 
@@ -73,6 +75,19 @@ def test_the_same_command_has_nothing_left_to_do(made, capsys):
     assert "general text looks to it as before with a cosine of 0." in said
 
 
+def test_a_file_of_ones_own_gives_the_texts_that_finetune_trains_on(source, table, texts, tmp_path):
+    splits = from_file(table)
+    folders, _ = prepare(source, splits, (str(texts / "general.txt"),), tmp_path / "run", 1500)
+    shards = open_shards(folders["data"], zoo.load_tokenizer(source))
+    read_back = sum(shards.manifest["splits"][side]["documents"] for side in ("train", "valid"))
+    assert read_back == len(splits.train)
+    with open(table, encoding="utf-8") as file:
+        fewer = file.read().splitlines()[:-20]
+    (tmp_path / "mine.tsv").write_text("\n".join(fewer) + "\n")
+    with pytest.raises(InputError, match="holds shards of task mine, .* not of task mine, "):
+        prepare(source, from_file(tmp_path / "mine.tsv"), (str(texts / "general.txt"),), tmp_path / "run", 1500)
+
+
 def test_watched_text_is_never_learnt(texts, tokenizer, tmp_path):
     """With it and without it, a run ends at the same parameters, to the bit."""
     general = write_shards(
@@ -120,7 +135,11 @@ def test_excerpts_are_beginnings_up_to_a_total(lengths, characters):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["X"], "give one of --task NAME and --data FOLDER"),
+        (["X"], "give one of --task NAME and --data FILE or FOLDER"),
+        (["X", "--task", "cola"], "task cola is not fetched: say in which folder its files are"),
+        (["X", "--data", "no.csv"], "no.csv: no such file"),
+        (["X", "--data", "T", "--text", "reviw"], 'no column "reviw"'),
+        (["X", "--data", "D", "--text", "review"], "--text is of a --data FILE, and "),
         (["X", "--data", "D", "--task", "tweets"], "not both"),
         (["X", "--data", "nowhere", "--general", "G"], "no finished shards in nowhere"),
         (["X", "--data", "D", "--general", "nowhere"], '"nowhere" is neither a corpus nor a file or folder'),
@@ -129,9 +148,9 @@ def test_excerpts_are_beginnings_up_to_a_total(lengths, characters):
         (["X", "--data", "D", "--out", "X"], "holds an imported checkpoint, and no run"),
     ],
 )
-def test_bad_input_is_one_line(words, line, source, texts, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line(words, line, source, table, texts, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    meant = {"X": source, "D": str(texts / "task"), "G": str(texts / "general.txt")}
+    meant = {"T": table, "X": source, "D": str(texts / "task"), "G": str(texts / "general.txt")}
     assert command(["midtrain", *(meant.get(word, word) for word in words)]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and line in captured.err

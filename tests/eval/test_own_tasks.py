@@ -172,6 +172,13 @@ def test_options_of_one_text_are_counted(tmp_path):
     assert line == "questions with two options of the same text, of which the first counts as chosen: 3"
 
 
+def test_texts_that_are_all_alike_cannot_be_split(tmp_path):
+    rows = [{"context": "the sister said it is", "options": ["good", "bad"], "label": n % 2} for n in range(40)]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="40 rows leave none for the .* set: near copies .* 1 texts differ; more are"):
+        load_choices(tmp_path / "mine.jsonl")
+
+
 def test_a_first_line_of_data_is_warned_of(tmp_path):
     rows = "".join(f"harbor{n} tide{n} oven{n} sea{n}\t{'yes' if n % 2 else 'no'}\n" for n in range(40))
     (tmp_path / "bare.tsv").write_text(rows)

@@ -110,6 +110,12 @@ def test_words_beyond_the_row_are_predicted_outside_and_counted(word_pieces):
     assert found.scores == {"entity_precision": 1.0, "entity_recall": 0.5}
 
 
+def test_a_row_without_room_for_a_word_is_refused(word_pieces):
+    with pytest.raises(InputError, match="max_length is 2: beside 2 special pieces no piece of a text fits; take 3"):
+        encode_words([example("state")], word_pieces, reader(word_pieces), max_length=2)
+    assert encode_words([example("state")], word_pieces, reader(word_pieces), max_length=3).lengths.tolist() == [3]
+
+
 WORD = st.text(st.characters(categories=["L", "N", "P", "S", "Cc"]), min_size=1, max_size=6)
 WORDS = st.lists(WORD, min_size=1, max_size=8)
 

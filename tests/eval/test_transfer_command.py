@@ -62,7 +62,7 @@ def test_every_command_reads_the_encoding_of_a_file(command, source, tmp_path, c
     fault, line = {
         "finetune": (["--labels", "9000"], "a budget of 9,000 labels from"),
         "transfer": (["--labels", "9000"], "9,000 labels from task mine"),
-        "fewshot": (["--shots", "9000"], "9,000"),
+        "fewshot": (["--shots", "9000"], "--shots 9000 exceed the 43 training examples"),
         "choose": (["--template", "x"], "the template needs {context}, once"),
     }[command]
     words = [command, source, "--data", str(path), *fault]
@@ -201,6 +201,8 @@ def test_compare_holds_fine_tuned_folders_against_each_other(source, table, tmp_
     out = tmp_path / "compared.json"
     assert evaluate(["compare", str(tmp_path / "a"), str(tmp_path / "c"), "--out", str(out)]) == 0
     (pair,) = json.loads(out.read_text())["pairs"]
+    said = "32 labels, seed 0: all parameters; learning rate 0.003; 2 epochs of AdamW with batches of 16, linear rate "
+    assert f"tiny, pre-trained, {said}" in capsys.readouterr().out
     answers = {}
     for name in ("a", "c"):
         lines = [line.split("\t") for line in (tmp_path / name / "predictions.tsv").read_text().splitlines()[1:]]

@@ -11,6 +11,7 @@ from eval.experiment.live import Live
 from eval.experiment.plan import plan
 from eval.experiment.trial import Trial, check
 from eval.finetune import FinetuneConfig
+from eval.sources.squad import Answer, SpanExample
 from eval.sources.tagged import TaggedExample
 from eval.task import Task
 from eval.tasks import Example, Splits
@@ -72,6 +73,34 @@ def test_an_experiment_of_another_kind(kind, source, one, tmp_path, request):
     report_files.write(made, tmp_path)
     plain = json.loads((tmp_path / "report.json").read_text())
     assert plain["tasks"][0]["kind"] == splits.task.kind and plain["tasks"][0]["sizes"]["test"] == 24
+
+
+def test_an_experiment_on_spans_with_its_control(source, one, tmp_path, topics):
+    """Answers keep no predictions: chance comes with the cells of the control, and so into the report."""
+    metrics = ("answer_f1", "exact_match")
+    task = Task("made-up-spans", "Spans", (), ("x",), "y", "f", kind="spans", metrics=metrics, main_metric="answer_f1")
+
+    def asked(number, example):
+        first = example.text_a.split()[0]
+        return SpanExample(f"q{number}", "", example.text_a, "which?", (Answer(first, 0),), False)
+
+    parts = (
+        tuple(asked(n, e) for n, e in enumerate(part))
+        for part in (topics.train[:60], topics.validation[:10], topics.test[:24])
+    )
+    splits = Splits(task, *parts)
+    trial = Trial("tiny", source, splits, CONFIG.replace(max_length=32), (16,), (0, 1), scratch=False, control=True)
+    outcome = run([trial], tmp_path, with_baseline=False, devices=one, live=Live(lambda line: None))
+    assert [cell.key.arm for cell in outcome.cells] == ["pretrained"] * 2 + ["shuffled"] * 2
+    assert [set(cell.details) for cell in outcome.cells] == [set(), set(), {"chance"}, {"chance"}]
+    assert not any(cell.failure or cell.predictions for cell in outcome.cells)
+    assert run([trial], tmp_path, with_baseline=False, devices=one, live=Live(str)).cells == outcome.cells
+    made = report.build(outcome.cells, [report.facts(splits)], title="", protocol={}, machine={}, versions={})
+    (control,) = made.controls
+    assert control.chance == pytest.approx(sum(cell.details["chance"] for cell in outcome.cells[2:]) / 2)
+    assert made.headline[-1].startswith("Trained on shuffled labels, all 1: ")
+    report_files.write(made, tmp_path)
+    assert "shuffled labels" in (tmp_path / "report.md").read_text()
 
 
 def test_a_way_that_a_kind_does_not_have_is_refused(tags, source):

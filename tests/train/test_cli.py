@@ -70,6 +70,17 @@ MISTAKES = [
     ([*GPT, "--warmup-steps", "9999"], "--warmup-steps is 9999 but the run has 1000 steps"),
     ([*GPT, "--seq-len", "4096"], "position table ends at 512"),
     ([*GPT, "--driver", "mesh", "--mesh", "dta=8"], 'mesh has no axis "dta"; did you mean "data"?'),
+    (
+        [*GPT, "--driver", "mesh", "--mesh", "fsdp=2,sequence=4", "--seq-len", "30"],
+        "mesh axis sequence=4 does not divide seq_len 30; the nearest sizes that do: 3, 5; the nearest lengths for 4: "
+        "28, 32\n",
+    ),
+    (
+        ["pretrain", "gs://bucket/runs/a", "--model", "gpt-tiny", "--data", "D"],
+        "gs://bucket/runs/a is a URL, and a run folder must lie in a folder that all hosts share: NFS (such as",
+    ),
+    ([*GPT[:-1], "gs://bucket/data"], "gs://bucket/data is a URL, and token shards must lie in a folder"),
+    (["prepare", "TEXT", "--out", "gs://b/x"], "gs://b/x is a URL, and token shards must lie in a folder"),
     ([*GPT, "--batch-size", "100000"], "--batch-size 100000 is more than the "),
     (
         ["pretrain", "r", "--model", "bert-tiny", "--data", "D", "--objective", "next_token"],

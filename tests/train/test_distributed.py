@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.train.processes import environment, free_port
 from train import distributed, doctor, last_words, lost_process
 from train.data.pipeline import Batches
 from train.distributed import Job, cluster_of, find_job
@@ -101,6 +102,33 @@ def test_processes_that_do_not_come_are_one_line_and_no_page(tmp_path):
         "error: not all of 2 processes joined within 2 s; are all running, with the same num_processes and "
         "coordinator, each with a process_id of its own?\n"
     )
+
+
+def test_processes_that_are_told_other_things_end_with_a_line_each():
+    """Two jobs of two real processes: one process_id twice; and two numbers of processes."""
+    code = (
+        "import sys\nfrom train.distributed import Job\nfrom train.lost_process import joined\n"
+        "from zoo.errors import InputError\n"
+        "try:\n    with joined(Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 'options', join_within=8)):\n"
+        "        pass\n"
+        "except InputError as error:\n    sys.exit(f'error: {error}')\n"
+    )
+    env = environment(1) | {"JAX_PLATFORMS": "cpu"}
+    running = []
+    for told in (((2, 0), (2, 0)), ((2, 0), (3, 1))):
+        port = free_port()
+        words = ([sys.executable, "-c", code, f"127.0.0.1:{port}", str(n), str(i)] for n, i in told)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        running += [subprocess.Popen(w, env=env, text=True, **pipes) for w in words]
+    said = [process.communicate(timeout=120)[1] for process in running]
+    lines = [[line for line in text.splitlines() if line.startswith("error: ")] for text in said]
+    assert all(process.returncode for process in running) and [len(own) for own in lines] == [1, 1, 1, 1], said
+    assert "Traceback" not in "".join(said) and "Check failure" not in "".join(said)
+    twice = {own[0] for own in lines[:2]}
+    assert "error: another process has joined as process 0; each needs a process_id of its own" in twice
+    assert any("each with a process_id of its own?" in line for line in twice)
+    assert lines[2] == lines[3]
+    assert lines[2][0].startswith("error: the processes differ: num_processes is 3 on process 1 (")
 
 
 @pytest.mark.parametrize(
@@ -229,6 +257,7 @@ def test_the_usual_mistakes_are_named(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(doctor, "on_tpu_machine", lambda: False)
     monkeypatch.setattr(distributed, "on_tpu_machine", lambda: False)
+    monkeypatch.setattr(doctor, "shared_memory", lambda: None)
     environ = {"XLA_FLAGS": "--xla_dump_to=/x", "JAX_ENABLE_X64": "1", "SLURM_NTASKS": "2", **SLURM}
     said = " | ".join(doctor.mistakes(environ, "gpu", 1))
     for part in ("Slurm has started several processes", "XLA_FLAGS holds --xla_dump_to", "JAX_ENABLE_X64 is set"):
@@ -236,4 +265,20 @@ def test_the_usual_mistakes_are_named(monkeypatch):
     said = list(doctor.mistakes({"SLURM_JOB_NUM_NODES": "2"}, "gpu", 1))
     assert said == ["a Slurm job of several nodes, but this was not started by srun: it runs on one of them alone"]
     assert list(doctor.mistakes({"https_proxy": "x"}, "gpu", 2))[0].startswith("https_proxy set")
+    monkeypatch.setattr(doctor, "shared_memory", lambda: 64 << 20)
+    assert list(doctor.mistakes({}, "gpu", 1)) == [
+        "/dev/shm has 64 MiB, which NCCL fills: start the container with --shm-size=8g"
+    ]
+    assert list(doctor.mistakes({}, "tpu", 1)) == []
+    assert "falls into pieces" in " ".join(doctor.mistakes({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, "tpu", 1))
+    monkeypatch.setattr(doctor, "shared_memory", lambda: 64 << 30)
     assert list(doctor.mistakes({}, "gpu", 1)) == []
+
+
+def test_processes_with_other_numbers_of_devices_are_told(monkeypatch):
+    told = [json.dumps(["a", 4, 1.0]), json.dumps(["b", 1, 1.0])]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(doctor, "gather", lambda text: told)
+    lines = list(doctor._processes())
+    assert lines[1:3] == ["process 0: a, 4 devices", "process 1: b, 1 device"]
+    assert lines[3] == "look at this: processes have 1 or 4 devices; a mesh needs as many in each"

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from train.plan.chips import CHIPS
+from train.plan.chips import find_chip
 from train.plan.commands import tokens_of
 from train.plan.job import make_job
-from train.plan.slices import larger, parse_slice, shapes
+from train.plan.slices import PLANNED, larger, parse_slice, shapes
 from zoo.errors import InputError
 
 
@@ -41,6 +41,8 @@ def test_slice_names(name, topology, count, chips):
         ("v5ee:16x16", 'did you mean "v5e"'),
         ("v5litpod-16", 'did you mean "v5litepod"'),
         ("sixteen", "such as v5e:16x16"),
+        ("v3:4x4", "jax sees each v3 chip as 2 devices, and a plan counts one a chip; plan for one of v4, v5e, v5p, v6e"),
+        ("tpu7x:4x4x4", "jax sees each tpu7x chip as 2 devices"),
     ],
 )
 def test_slices_that_do_not_exist(name, words):
@@ -50,7 +52,8 @@ def test_slices_that_do_not_exist(name, words):
 
 
 def test_every_slice_has_a_larger_one_but_the_largest():
-    for chip in (chip for chip in CHIPS.values() if chip.torus):
+    assert set(PLANNED) == {"v4", "v5e", "v5p", "v6e"}
+    for chip in map(find_chip, PLANNED):
         sizes = [math.prod(shape) for shape in shapes(chip)]
         assert sizes == sorted(sizes) and sizes[0] == 1
         first = parse_slice(f"{chip.name}:{'x'.join(map(str, shapes(chip)[0]))}")

@@ -249,6 +249,46 @@ def test_a_sum_whose_readers_slice_is_a_scatter(readers, kind):
     assert tpu.least == cpu.least == cpu.wire
 
 
+FILLED = """%filled (p0: f32[1,8], p1: u32[], p2: f32[4,8]) -> f32[4,8] {
+  %p0 = f32[1,8] parameter(0)
+  %p1 = u32[] parameter(1)
+  %p2 = f32[4,8] parameter(2)
+  ROOT %whole = f32[4,8] dynamic-update-slice(%p2, %p0, %p1, %p1)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "zeros,part,kind",
+    [
+        ("constant(0)", "f32[1,8]", "all-gather"),
+        ("constant(1)", "f32[1,8]", "all-reduce"),  # what was there counts
+        ("constant(0)", "f32[2,8]", "all-reduce"),  # half, of 4
+    ],
+)
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_sum_of_filled_in_parts_is_a_gather(zeros, part, kind, fused):
+    fill = "fusion(%piece, %i, %empty), kind=kLoop, calls=%filled" if fused else (
+        "dynamic-update-slice(%empty, %piece, %i, %i)"
+    )  # fmt: skip
+    text = program(
+        "%i = u32[] partition-id()",
+        f"%piece = {part} slice(%x), slice={{[0:1], [0:8]}}",
+        f"%nothing = f32[] {zeros}",
+        "%empty = f32[4,8] broadcast(%nothing), dimensions={}",
+        f"%w = f32[4,8] {fill}",
+        "%c = bf16[4,8] convert(%w)" if not fused else "%c = f32[4,8] copy(%w)",
+        f"%sum = {'f32' if fused else 'bf16'}[4,8] all-reduce(%c), replica_groups=[2,4]<=[8], to_apply=%add",
+        "ROOT %n = f32[4,8] negate(%sum)",
+        before=FILLED.replace("f32[1,8]", part),
+    )
+    (tpu,), (cpu,) = collectives(text, MESH, "tpu"), collectives(text, MESH, "cpu")
+    assert tpu.kind == cpu.kind == kind
+    if kind == "all-gather":
+        assert (tpu.payload, tpu.shapes, tpu.sliced) == (128, ("f32[1,8]",), True)
+        assert (tpu.wire, tpu.least, cpu.wire) == (192, 96, 96)
+
+
 def test_a_tuple_of_sums_is_judged_by_part():
     text = program(
         "%i = u32[] partition-id()",

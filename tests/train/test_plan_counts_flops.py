@@ -15,7 +15,7 @@ from train.mesh import MeshDriver, make_mesh
 from train.objectives import fit_model, make_objective
 from train.optimizer import make_optimizer
 from train.plan.compile import traced_step
-from train.plan.flops import count_flops
+from train.plan.flops import PALLAS_NOTE, count_flops
 from train.plan.formulas import Work, hardware_flops, model_flops
 from train.plan.job import make_job
 from train.plan.slices import parse_slice
@@ -170,6 +170,19 @@ def test_a_train_step_costs_what_the_formula_says(name, remat, scan, accumulate,
     found = count_flops(step_jaxpr(model, train))
     assert found.matmul == pytest.approx(hardware_flops(Work(model, train, {})), rel=1e-3)
     assert found.notes == () and found.elementwise < 0.1 * found.matmul
+
+
+@pytest.mark.parametrize("remat", ["none", "full", "minimal", "dots"])
+def test_splash_runs_the_blocks_that_a_query_sees(remat):
+    """Of three blocks of 512 tokens 6 in 9; the jaxpr has all 9 in its grid, and a note of it."""
+    model, train = setting("llama-tiny", remat, attention_kernel="splash")
+    model, train = model.replace(max_positions=1536), train.replace(seq_len=1536)
+    found, work = count_flops(step_jaxpr(model, train)), Work(model, train, {})
+    product = 2 * 4 * 1536**2 * model.num_layers * model.num_heads * model.head_dim
+    assert found.by_primitive["pallas_call"] == (11 if remat in ("full", "dots") else 9) * product
+    assert work.blocks_run == 2 / 3 and found.notes == (PALLAS_NOTE,)
+    run = found.matmul - found.by_primitive["pallas_call"] / 3
+    assert run == pytest.approx(hardware_flops(work), rel=1e-3)
 
 
 def test_where_the_formulas_differ():

@@ -77,7 +77,7 @@ def test_a_beam_of_one_is_greedy(made):
         ({"stop_ids": [8]}, "stop_ids holds id 8, outside the vocabulary: 0 to 7"),
         (
             {"max_new_tokens": 30},
-            "a prompt of 3 tokens and 30 new ones do not fit the model's 32 positions; ask for 1 to 29 new tokens",
+            "a prompt of 3 tokens and 30 new ones exceed the model's 32 positions; ask for at most 29 new tokens",
         ),
     ],
 )

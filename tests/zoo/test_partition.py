@@ -119,21 +119,30 @@ def test_axes_that_do_not_divide_are_left_out():
         # tensor is left out: two key heads stand whole on each of four devices, and so does an odd vocabulary.
         ("blocks/attention/key/kernel", (12, 64, 2, 16), {"fsdp": 2, "tensor": 4}, P(None, "fsdp", None, None)),
         ("embed/token/embedding", (50257, 768), {"fsdp": 4, "tensor": 2}, P(None, "fsdp")),
-        ("blocks/mlp_norm/scale", (12, 64), {"fsdp": 64}, P(None, None)),
+        # Parameters are stored over the axis sequence, too; where both go nowhere, over one of them.
+        ("blocks/mlp/up/kernel", (2, 64, 8), {"fsdp": 4, "sequence": 16}, P(None, ("fsdp", "sequence"), None)),
+        ("blocks/mlp/up/kernel", (2, 64, 8), {"data": 2, "sequence": 16}, P(None, "sequence", None)),
+        ("mlp/up/kernel", (24, 12), {"fsdp": 8, "sequence": 12}, P("fsdp", None)),
+        ("mlp/up/kernel", (20, 12), {"fsdp": 8, "sequence": 4}, P("sequence", None)),
+        # Vectors over tensor as well, where they are not split over it in use.
+        ("blocks/mlp_norm/scale", (12, 64), {"fsdp": 64}, P(None, "fsdp")),
+        ("final_norm/scale", (64,), {"fsdp": 8, "tensor": 4}, P(("fsdp", "tensor"))),
+        ("final_norm/scale", (24,), {"fsdp": 8, "tensor": 4}, P("fsdp")),
+        ("final_norm/scale", (60,), {"fsdp": 8, "tensor": 4}, P(None)),
+        ("final_norm/scale", (64,), {"tensor": 8}, P(None)),
+        ("mlp/up/bias", (64,), {"fsdp": 8, "tensor": 4}, P(("tensor", "fsdp"))),
+        ("blocks/attention/query/bias", (12, 8, 64), {"fsdp": 16, "tensor": 4}, P(None, "tensor", "fsdp")),
     ],
 )
 def test_where_a_size_does_not_divide(path, shape, sizes, spec):
     assert partition.leaf_spec(path, shape, sizes) == spec
 
 
-SMALL_ARRAYS = 2**20  # numbers: norm scales and biases of all layers, which stay whole
-
-
 def shares(tree, sizes):
-    """{path: the share of an array that one chip holds} of the arrays above SMALL_ARRAYS."""
+    """{path: the share of an array that one chip holds}; counts of steps have none."""
     found = {}
     for path, leaf in paths(tree).items():
-        if leaf.size > SMALL_ARRAYS:
+        if leaf.shape:
             spec = partition.leaf_spec(path, leaf.shape, sizes)
             found[path] = 1 / np.prod([partition.ways_of(entry, sizes) for entry in spec])
     return found
@@ -145,21 +154,26 @@ def shares(tree, sizes):
     + [
         (name, sizes)
         for name in ("llama-65b", "llama3-70b")
-        for sizes in ({"fsdp": 64, "tensor": 4}, {"fsdp": 32, "tensor": 8}, {"slice": 2, "fsdp": 64, "tensor": 2})
+        for sizes in (
+            {"fsdp": 64, "tensor": 4}, {"fsdp": 32, "tensor": 8}, {"slice": 2, "fsdp": 64, "tensor": 2},
+            {"data": 2, "sequence": 128}, {"fsdp": 16, "sequence": 16},
+        )
     ],
     ids=str,
 )
 def test_at_full_size_no_array_of_the_state_is_above_a_hundredth_on_a_chip(name, sizes):
-    """Parameters and both of Adam's moments, the small ones of SMALL_ARRAYS excepted; at most 1 % of the state."""
+    """Parameters and both of Adam's moments; of BERT-large vectors are excepted that 256 chips do not divide."""
     model = zoo.create(name, scan=True)
     params = model.init_shapes()
     state = {"params": params, "opt_state": jax.eval_shape(optax.adamw(1e-3).init, params)}
     found = shares(state, sizes)
-    assert max(found.values()) <= 1 / 100, max(found, key=found.get)
     parameters = [path for path in found if path.startswith("params/")]
     assert len(found) == 3 * len(parameters)
+    above = {path: leaf for path, leaf in paths(state).items() if leaf.shape and found[path] > 1 / 100}
+    if name != "bert-large":
+        assert not above
     leaves = jax.tree.leaves(state)
-    assert sum(leaf.size for leaf in leaves if leaf.size <= SMALL_ARRAYS) < 0.01 * sum(leaf.size for leaf in leaves)
+    assert sum(leaf.size for leaf in above.values()) < 0.001 * sum(leaf.size for leaf in leaves)
 
 
 def test_replicated_moments_are_seen():
@@ -168,18 +182,13 @@ def test_replicated_moments_are_seen():
 
 
 def test_initial_parameters_do_not_depend_on_the_mesh():
-    """Created split over 8 devices or whole on one: the same draws, each device holding its eighth.
-
-    The random bits are the same; XLA rounds the normal's inverse error function otherwise in programs of other shapes,
-    by a last bit in one of ten numbers of some leaves.
-    """
+    """Created split over 8 devices or whole on one: the same bits, each device holding its eighth."""
     model = zoo.Model(CONFIGS["gpt"].replace(scan=True))
     whole = model.init(jax.random.key(3))
-    grid = mesh(fsdp=4, tensor=2)
-    split = jax.jit(model.init, out_shardings=partition.shardings(grid, model.init_shapes()))(jax.random.key(3))
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(split), strict=True):
-        np.testing.assert_allclose(b, a, rtol=3e-7)
-        assert (np.asarray(a) == np.asarray(b)).mean() > 0.9
+    for sizes in ({"fsdp": 8}, {"data": 2, "fsdp": 2, "sequence": 2}, {"fsdp": 4, "tensor": 2}):
+        grid = mesh(**sizes)
+        split = jax.jit(model.init, out_shardings=partition.shardings(grid, model.init_shapes()))(jax.random.key(3))
+        jax.tree.map(np.testing.assert_array_equal, split, whole)
     kernel = split["blocks"]["mlp"]["up"]["kernel"]
     assert kernel.addressable_shards[0].data.shape == (2, 4, 16) and kernel.shape == (2, 16, 32)
 

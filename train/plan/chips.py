@@ -3,9 +3,9 @@
 Sources, by the letters in the table (read in November 2026):
     G  Google Cloud TPU documentation, the page of each version (docs.cloud.google.com/tpu/docs/v3, v4, v5e, v5p, v6e,
        tpu7x): peaks, HBM, torus, chips a host, network a chip
-    S  "How to Scale Your Model" (Austin et al. 2025, jax-ml.github.io/scaling-book), chapter 2: bytes/s of a link in one
-       direction (a tenth below what the pages of G give for a chip, over its links and both directions), and which ends
-       of a torus are joined
+    S  "How to Scale Your Model" (Austin et al. 2025, jax-ml.github.io/scaling-book), chapter 2: bytes/s of a link in
+       one direction (of v4 to v6e a tenth below what G gives a chip, over its links and both directions), and which
+       ends of a torus are joined
     N  NVIDIA's data sheets of T4, V100, L4, L40S, A100, H100, H200 and HGX B200: dense peaks (half of those printed
        "with sparsity"), memory; links: NVLink or PCIe, half of what is printed for both directions; networks: one port
        a GPU, as in the maker's reference machines (V100: four for eight); T4, L4 and L40S are in no such machine, and

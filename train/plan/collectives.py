@@ -15,6 +15,8 @@ Where scattered sums hide. Few compilers print "reduce-scatter"; all of these co
     group lies along several dimensions of the torus, and runs it as printed: twice the bytes, over twice the links. So
     `wire` counts an all-reduce there, and `least` the scatter. The CPU's compiler has no pass that makes scatters; in
     its text `wire` counts what another backend would run.
+Gathers hide, too: an all-reduce of arrays in which each chip has filled in its own part and left the rest zero (what
+XLA makes of a gather that a backend does not take). It counts as an all-gather, `wire` as it is printed.
 Asynchronous pairs count once: -start with its operands, a TPU's async collective fusion where it begins.
 """
 
@@ -54,7 +56,8 @@ class Collective:
         name: of the instruction.
         shapes: arrays that go in on each chip, such as "bf16[256,1024]".
         source: where in the model it comes from, as jax names it.
-        sliced: a reduce-scatter printed as an all-reduce of which every reader cuts out its own part.
+        sliced: printed as an all-reduce: a reduce-scatter of which every reader cuts out its own part, or an
+            all-gather of arrays of which each chip has filled in its own.
         exact: False where it stands in a loop whose length the text does not give (counted once).
     """
 
@@ -152,6 +155,8 @@ def _read(one, kind, computation, computations, mesh_shape, platform, times, exa
                 becomes = "reduce-scatter"
             elif _every_reader_slices(one, number, len(arrays), size, computation, computations):
                 becomes, sliced = "reduce-scatter", True
+            elif (part := _own_part(one.operands[number], size, computation, computations)) is not None:
+                becomes, sliced, array = "all-gather", True, part
         parts.setdefault((becomes, sliced), []).append(array)
     result = []
     for (becomes, sliced), group in parts.items():
@@ -207,6 +212,43 @@ def _fates(name, ways, computation, computations) -> set[str]:
         else:
             fates.add("read")
     return fates
+
+
+def _own_part(name, ways, computation, computations, outer=None):
+    """(dtype, shape) of the part, one in `ways`, that a chip has filled into an array of zeros; None for other values.
+
+    `outer` is (fusion, its computation, outer) where `computation` is a fusion's.
+    """
+    value = computation.instructions[name]
+    if ways == 1:
+        return None
+    if value.opcode in _PASSED_THROUGH:
+        return _own_part(value.operands[0], ways, computation, computations, outer)
+    if value.opcode == "get-tuple-element":
+        fusion = computation.instructions[value.operands[0]]
+        if fusion.opcode != "fusion":
+            return None
+        inner = computations[called_computations(fusion)[0]]
+        made = inner.root.operands[int(re.search(r"\bindex=(\d+)", value.attributes)[1])]
+        return _own_part(made, ways, inner, computations, (fusion, computation, outer))
+    if value.opcode == "fusion":
+        inner = computations[called_computations(value)[0]]
+        return _own_part(inner.root.name, ways, inner, computations, (value, computation, outer))
+    part = {"dynamic-update-slice": 1, "pad": 0}.get(value.opcode)
+    if part is None:
+        return None
+    array, zeros = _array(value.operands[part], computation), value.operands[1 - part]
+    return array if prod(array[1]) * ways == _elements(value) and _is_zero(zeros, computation, outer) else None
+
+
+def _is_zero(name, computation, outer):
+    value = computation.instructions[name]
+    if value.opcode == "parameter" and outer is not None:
+        fusion, around, beyond = outer
+        return _is_zero(fusion.operands[int(value.arguments)], around, beyond)
+    if value.opcode == "broadcast" or value.opcode in _PASSED_THROUGH:
+        return _is_zero(value.operands[0], computation, outer)
+    return value.opcode == "constant" and value.arguments.strip() in ("0", "-0", "0.0")
 
 
 def _elements(instruction):

@@ -17,7 +17,9 @@ def faults(job: Job, compiled: Compiled) -> tuple[str, ...]:
 
     - A parameter that the table of zoo.partition splits, of which a chip holds more than 1 / fsdp.
     - Moments that are not split as the parameters are.
-    - A gather over fsdp of more than one layer's parameters, or than all that stands outside the layers.
+    - A gather over fsdp of more than one layer's parameters, or than all that stands outside the layers; or a sum over
+      fsdp of as many of which no chip takes its part alone. Gathers and scatters that a TPU prints as sums are told
+      from these by what goes in and who reads (train.plan.collectives).
     """
     ways = job.mesh_shape.get("fsdp", 1)
     found = []
@@ -33,10 +35,11 @@ def faults(job: Job, compiled: Compiled) -> tuple[str, ...]:
 def large_gathers(job: Job, compiled: Compiled) -> list[str]:
     """The third fault of `faults`."""
     most = largest_gather(job)
+    verbs = {"all-gather": "gathers", "all-reduce": "sums"}
     return [
-        f"{one.name} gathers {elements(one):,} numbers over {'+'.join(one.axes)} at once; a layer has {most:,}"
+        f"{one.name} {verbs[one.kind]} {elements(one):,} numbers over {'+'.join(one.axes)} at once; a layer: {most:,}"
         for one in collectives(compiled.text, job.mesh_shape, compiled.compiler)
-        if one.kind == "all-gather" and "fsdp" in one.axes and elements(one) > most
+        if one.kind in verbs and "fsdp" in one.axes and elements(one) > most
     ]
 
 
@@ -51,6 +54,6 @@ def largest_gather(job: Job) -> int:
 
 
 def elements(one: Collective) -> int:
-    """Numbers in the payload of a gather."""
+    """Numbers in the payload of a gather or a sum."""
     sizes = (math.prod(int(n) for n in found[1].split(",") if n) for found in map(_SHAPE.match, one.shapes) if found)
-    return one.group * sum(sizes)
+    return (one.group if one.kind == "all-gather" else 1) * sum(sizes)

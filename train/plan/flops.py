@@ -15,6 +15,7 @@ from typing import Any
 
 from jax.extend import core
 
+PALLAS_NOTE = "a Pallas kernel without a cost estimate is counted cell by cell, skipped cells included"
 _PRODUCTS = ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
 _READS = ("reduce_", "arg", "cum", "sort", "top_k")
 _MOVES = frozenset(
@@ -33,7 +34,7 @@ class Flops:
     Attributes:
         matmul: of products and convolutions.
         elementwise: of everything else.
-        by_primitive: {jax primitive: operations}.
+        by_primitive: {jax primitive: operations}; products inside a Pallas kernel stand under "pallas_call".
         notes: what could not be counted exactly, in words; empty when all was.
     """
 
@@ -187,9 +188,10 @@ def _pallas(params, notes):
     estimate = params.get("cost_estimate")
     if estimate is not None:
         return Counter({"pallas_call": float(estimate.flops)})
-    notes["a Pallas kernel without a cost estimate is counted cell by cell, skipped cells included"] = None
+    notes[PALLAS_NOTE] = None
     inner = _open(params["jaxpr"])
     counts, _ = _walk(inner, [True] * len(inner.outvars), notes)
+    counts["pallas_call"] += sum(counts.pop(name, 0.0) for name in _PRODUCTS)
     return _scaled(counts, prod(size for size in params["grid_mapping"].grid if isinstance(size, int)))
 
 

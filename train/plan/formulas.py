@@ -1,4 +1,4 @@
-"""What one training step needs, by formula: bytes a chip, FLOPs, memory traffic, collectives. Nothing is compiled.
+"""What one training step does, by formula: FLOPs, memory traffic, collectives (bytes held: train.plan.memory).
 
 Letters as everywhere, and: w bytes of a number under config.dtype; U 2 where the FFN is gated, else 1; t the tokens
 that a chip sees at a time (rows x length / chips that split either / micro-batches); tp the size of the axis `tensor`.
@@ -15,6 +15,7 @@ from train.corruption import places
 from train.plan.collectives import Collective, make
 from zoo import partition
 from zoo.config import ModelConfig
+from zoo.splash import BLOCK, LANES, SPLASH_FROM
 from zoo.summary import forward_flops
 
 CHUNK_BYTES = 1 << 29  # of float32 logits at a time, as train.objectives has it for accelerators
@@ -28,11 +29,13 @@ class Work:
     Attributes:
         config, train: the run.
         mesh: {axis: size}.
+        platform: that the step is compiled for, "tpu", "gpu" or "cpu": what kernel "auto" is depends on it.
     """
 
     config: ModelConfig
     train: TrainConfig
     mesh: Mapping[str, int]
+    platform: str = "cpu"
 
     @property
     def width(self) -> int:
@@ -51,10 +54,32 @@ class Work:
         return self.train.batch_size * self.train.seq_len / ways / self.train.accumulate
 
     @property
+    def kernel(self) -> str:
+        """The attention kernel; of "auto" the one that zoo.attention takes for a packed row in training."""
+        config, length = self.config, self.train.seq_len
+        if config.attention_kernel != "auto":
+            return config.attention_kernel
+        ways = self.mesh.get("sequence", 1)
+        refused = config.attention_dropout or config.positions == "relative"
+        refused = refused or any(layer.window is not None for layer in config.layer_pattern)
+        flash = self.platform == "tpu" and length >= SPLASH_FROM and not refused
+        if ways > 1 and length % ways == 0:
+            gathered = 2 * length * config.num_kv_heads <= length // ways * config.num_heads
+            if not gathered:
+                return "ring"
+            return "splash" if flash and length // ways % LANES == 0 else "gathered"
+        return "splash" if flash else "xla"
+
+    @property
     def scores_in_memory(self) -> bool:
         """Whether [T, S] scores are written to HBM."""
-        splits = self.mesh.get("sequence", 1) > 1 and self.config.attention_kernel == "auto"
-        return self.config.attention_kernel not in FLASH and not splits
+        return self.kernel not in FLASH
+
+    @property
+    def blocks_run(self) -> float:
+        """Share of blocks of scores that splash computes: under a causal mask those that a query sees."""
+        blocks = max(1, math.ceil(self.train.seq_len / BLOCK))
+        return (blocks + 1) / (2 * blocks) if self.config.visibility == "causal" else 1.0
 
     @property
     def read_out_share(self) -> float:
@@ -86,73 +111,25 @@ class Work:
     def layer_numbers(self) -> float:
         """Parameters of one layer that a chip holds once gathered."""
         total = sum(
-            size / self._ways(axes, ("fsdp",)) for path, size, axes in self.leaves() if path.startswith(_LAYERS)
+            size / self._ways(axes, partition.STORAGE) for path, size, axes in self.leaves() if path.startswith(_LAYERS)
         )
-        return total / self.config.num_layers
+        return total / (1 if self.config.shared_layers else self.config.num_layers)
 
-    def largest_kernel(self) -> float:
-        """Numbers of the largest parameter of a layer that a chip holds once gathered."""
-        config = self.config
-        stacked = 1 if config.shared_layers or not config.scan else config.num_repeats
-        kernels = [s / self._ways(axes, ("fsdp",)) for path, s, axes in self.leaves() if path.startswith(_LAYERS)]
-        return max(kernels) / stacked
+    @property
+    def gathered(self) -> bool:
+        """Whether parameters are stored in parts and gathered to be used."""
+        return any(set(axes) & set(partition.STORAGE) for _, _, axes in self.leaves())
+
+    @property
+    def scores_a_token(self) -> float:
+        """Scores a token, of the heads of one chip."""
+        return self.config.num_heads / self.tensor * self.train.seq_len
 
     def _ways(self, axes, without):
         return math.prod(self.mesh[axis] for axis in axes if axis not in without)
 
 
 _LAYERS = ("blocks/", "tail/")
-
-
-def memory(work: Work) -> dict[str, float]:
-    """Bytes a chip by part.
-
-    parameters 4, moments 8 (AdamW), gradients 4 bytes a number, sums of micro-batches 4 more; cast weights w a number.
-    activations kept: t L times what config.remat keeps. working space: the larger of one block's backward pass (its
-    values and their gradients; scores in float32, in w bytes and as float32 gradients, unless the kernel makes none;
-    two gathered kernels and the whole gradient of one) and of the read-out (a chunk's logits three times, its kernel
-    and gradient).
-    """
-    config, train, w, t = work.config, work.train, work.width, work.tokens
-    numbers = work.numbers()
-    sharded = any("fsdp" in axes for _, _, axes in work.leaves())
-    whole, split = kept_numbers(work)
-    inside, heads = kept_numbers(work, "none")
-    scores = (8.0 + w) * _score_numbers(work) if work.scores_in_memory else 0.0
-    inside_bytes = 2 * w * (inside + heads / work.tensor)
-    block = t * (inside_bytes + scores) + (3 * w * work.largest_kernel() if sharded else 0)
-    head = config.hidden_width * config.vocab_size / work.tensor
-    read_out = 3 * 4 * work.logits / work.chunks + (head * (w + 4) if sharded else 0)
-    parts = {
-        "parameters": 4.0 * numbers,
-        "moments": 8.0 * numbers if train.optimizer == "adamw" else 0.0,
-        "batch": 8.0 * t * train.accumulate,
-        "gradients": 4.0 * numbers * (2 if train.accumulate > 1 else 1),
-        "cast weights": float(w * numbers) if w < 4 else 0.0,
-        "activations kept": t * w * config.num_layers * (whole + split / work.tensor),
-        "working space": max(block, read_out),
-    }
-    if config.remat == "none" and work.scores_in_memory:
-        parts["activations kept"] += t * config.num_layers * (4 + w) * _score_numbers(work)
-    return {name: size for name, size in parts.items() if size}
-
-
-def kept_numbers(work: Work, remat: str | None = None) -> tuple[float, float]:
-    """Numbers a token and layer kept for the backward pass, scores left out: (whole, split over tensor).
-
-    The table of zoo.remat; for "none" the stream twice, two norms, an update, and of the split ones query, key, value,
-    the attention's result, and in the FFN its inputs, the activation and the product.
-    """
-    config = work.config
-    D, N, K, H = config.embed_dim, config.num_heads, config.num_kv_heads, config.head_dim
-    U, F = 1 + config.gated, config.mlp_dim * max(1, config.num_experts)
-    return {
-        "none": (5 * D, (2 * N + 2 * K) * H + (U + 1 + config.gated) * F),
-        "minimal": (2 * D, 2 * (N + K) * H + U * F),
-        "dots": (3 * D, (N + 2 * K) * H + U * F),
-        "full": (D, 0),
-        "offload": (D, 0),
-    }[remat or config.remat]
 
 
 def model_flops(work: Work) -> float:
@@ -164,25 +141,28 @@ def hardware_flops(work: Work) -> float:
     """FLOPs that run: model_flops, every score where causal ones are masked and not skipped, and what is recomputed.
 
     remat "full": the blocks' forward pass once more, without a product whose result only the stream takes up (the
-    FFN's last one under pre-norm); "dots": scores and value mix; "minimal", "offload": scores. A flash kernel
-    makes its scores anew in its backward pass.
+    FFN's last one under pre-norm); "dots": scores and value mix; "minimal", "offload": scores. A kernel that never
+    writes scores makes them anew in its backward pass. Splash runs two products forward (again under "full" and
+    "dots") and seven backward, each over the blocks that a query sees.
     """
-    config = work.config
+    config, remat = work.config, work.config.remat
     parts = _forward(work)
     head = parts.pop("read-out")
-    scores = 4.0 * config.num_layers * config.num_heads * config.head_dim * work.train.seq_len
-    if config.attention_kernel == "splash":
-        scores = parts["scores and value mix"]  # blocks that no query sees are skipped
-    parts["scores and value mix"] = scores
+    del parts["scores and value mix"]
+    scores = 4.0 * config.num_layers * config.num_heads * config.head_dim * work.train.seq_len  # two products
     down = 2.0 * config.num_layers * config.mlp_dim * config.embed_dim * max(1, config.num_experts)
     out = 2.0 * config.num_layers * config.num_heads * config.head_dim * config.embed_dim
     pre = config.norm_placement == "pre"
     unread = (down + (out if config.parallel_block else 0)) if pre else 0.0
-    blocks = sum(parts.values())
-    again = {"none": 0.0, "full": blocks - unread, "dots": scores}.get(config.remat, scores / 2)
-    if not work.scores_in_memory:
-        again += scores / 2 if config.remat in ("none", "full", "dots") else 0.0
-    return _tokens_a_step(work) * (3 * (blocks + head) + again)
+    weights = sum(parts.values())
+    again = weights - unread if remat == "full" else 0.0
+    if work.kernel == "splash":
+        attention = scores / 2 * work.blocks_run * (9 + 2 * (remat in ("full", "dots")))
+    else:
+        attention = scores * (3 + {"none": 0.0, "full": 1.0, "dots": 1.0}.get(remat, 0.5))
+        if not work.scores_in_memory:
+            attention += scores / 2 if remat in ("none", "full", "dots") else 0.0
+    return _tokens_a_step(work) * (3 * (weights + head) + again + attention)
 
 
 def traffic(work: Work) -> dict[str, float]:
@@ -200,13 +180,12 @@ def traffic(work: Work) -> dict[str, float]:
     t, L, tp = work.tokens, config.num_layers, work.tensor
     again = {"full": 1.0}.get(config.remat, 0.25 if config.remat != "none" else 0.0)
     numbers, layer = work.numbers(), work.layer_numbers()
-    gathered = any("fsdp" in axes for _, _, axes in work.leaves())
     block = 8 * D + (D + 2 * (N + 2 * K) * H + 2 * (N + K) * H + 2 * N * H + (2 * U + 1) * F) / tp
     head = config.hidden_width * config.vocab_size / tp
     parts = {
-        "weights": m * L * layer * w * ((4 if gathered else 0) + 2 + min(again, 1) + 2),
+        "weights": m * L * layer * w * ((4 if work.gathered else 0) + 2 + min(again, 1) + 2),
         "activations": m * t * L * block * w * (3 + again),
-        "scores": (3 + min(again * 4, 1)) * m * t * L * 12.0 * _score_numbers(work) if work.scores_in_memory else 0.0,
+        "scores": (3 + min(again * 4, 1)) * m * t * L * 12.0 * work.scores_a_token if work.scores_in_memory else 0.0,
         "read-out": m * (work.logits * (3 * 4 + 2 * w) + work.chunks * head * (2 * w + 8)),
         "optimizer": numbers * 4.0 * ((8 if train.optimizer == "adamw" else 4) + (2 * m if m > 1 else 0)),
     }
@@ -216,15 +195,16 @@ def traffic(work: Work) -> dict[str, float]:
 def expected_collectives(work: Work) -> list[Collective]:
     """Collectives of a step as the program asks for them, by formula.
 
-    fsdp: each kernel gathered forward and backward in the dtype of products (the read-out's once a chunk), its gradient
-    scattered, each micro-batch; of an embedding the rows travel, not the table. data, slice, sequence: sums of what
-    each chip holds of the gradients. tensor: sums of [t, D]: two a layer forward, two backward (five where a compiler
-    sums each kernel's part by itself), one more under remat "full", one each for embedding and read-out. sequence: keys
-    and values go round a ring forward and backward, and with them their gradients.
+    Storage axes (fsdp, sequence): each kernel gathered forward and backward in the dtype of products (the read-out's
+    once, for all chunks), its gradient scattered in float32, each micro-batch; vectors gathered, and their gradients
+    summed, once a micro-batch for all layers; of an embedding the rows travel, not the table. Axes of rows and tokens that
+    store nothing: float32 sums of what each chip holds of the gradients. tensor: sums of [t, D]: two a layer forward,
+    two backward (five where a compiler sums each kernel's part by itself), one more under remat "full", one each for
+    embedding and read-out. sequence: keys and values go round a ring forward and backward, and with them their
+    gradients.
     """
     config, train, w, mesh = work.config, work.train, work.width, work.mesh
     m, L, D, t = train.accumulate, config.num_layers, config.embed_dim, work.tokens
-    others = [axis for axis in ("slice", "data", "sequence") if mesh.get(axis, 1) > 1]
     found: list[Collective] = []
 
     def add(kind, axes, payload, count, source):
@@ -232,23 +212,26 @@ def expected_collectives(work: Work) -> list[Collective]:
             found.append(make(kind, axes, mesh, payload, count, source))
 
     for path, size, axes in work.leaves():
-        local = size / math.prod(mesh[axis] for axis in axes if axis != "fsdp")
+        storage = tuple(axis for axis in axes if axis in partition.STORAGE)
+        others = tuple(axis for axis in (*partition.ROW_AXES, "sequence") if axis not in storage)
+        local = size / math.prod(mesh[axis] for axis in axes if axis not in storage)
         layers = L if path.startswith(_LAYERS) and not config.shared_layers else 1
-        times = m * (work.chunks if path.startswith(("lm_head", "masked_lm")) else 1)
-        if "fsdp" in axes and path.startswith("embed/token"):
-            add("all-to-all", ("fsdp",), t * D * w, m, path)
-            add("all-to-all", ("fsdp",), t * D * 4, m, path)
+        held = local / math.prod(mesh[axis] for axis in storage)
+        read_out = path.startswith(("lm_head", "masked_lm"))
+        if path.endswith(("/scale", "/bias")):
+            add("all-gather", axes, 4 * size, m, path)
+            add("all-reduce", (*partition.ROW_AXES, "sequence"), 4 * size, m, path)
+            continue
+        if storage and path.startswith("embed/token"):
+            add("all-to-all", storage, t * D * w, m, path)
+            add("all-to-all", storage, t * D * 4, m, path)
             if config.head in ("lm", "masked_lm") and config.tie_embeddings:
-                add("all-gather", ("fsdp",), w * local, m * work.chunks, path)
-                add("reduce-scatter", ("fsdp",), 4 * local, m * work.chunks, path)
-        elif "fsdp" in axes and not path.endswith("/embedding"):
-            read_out = path.startswith(("lm_head", "masked_lm"))
-            add("all-gather", ("fsdp",), w * local / layers, (1 if read_out else 2) * layers * times, path)
-            add("reduce-scatter", ("fsdp",), (4 if read_out else w) * local / layers, layers * times, path)
-        elif "fsdp" not in axes:
-            add("all-reduce", ("fsdp",), 4 * local / layers, layers * m, path)
-        held = local / (mesh["fsdp"] if "fsdp" in axes else 1)
-        add("all-reduce", others, w * held / layers, layers * m, path)
+                add("all-gather", storage, w * local, m, path)
+                add("reduce-scatter", storage, 4 * local, m, path)
+        elif storage and not path.endswith("/embedding"):
+            add("all-gather", storage, w * local / layers, (1 if read_out else 2) * layers * m, path)
+            add("reduce-scatter", storage, 4 * local / layers, layers * m, path)
+        add("all-reduce", others, 4 * held / layers, layers * m, path)
     sums = 4 + (config.remat == "full")
     add("all-reduce", ("tensor",), t * D * w, m * L * sums, "sums of split products")
     add("all-reduce", ("tensor",), t * D * 4, m * (1 + work.read_out_share), "embedding and read-out")
@@ -265,11 +248,6 @@ def _tokens_a_step(work):
 def _forward(work):
     parts = dict(forward_flops(work.config, work.train.seq_len))
     return parts | {"read-out": parts["read-out"] * work.read_out_share}
-
-
-def _score_numbers(work):
-    """Scores a token, of the heads of one chip."""
-    return work.config.num_heads / work.tensor * work.train.seq_len
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,8 @@ from train.plan.between_slices import between_slices
 from train.plan.collectives import by_kind_and_axes, collectives
 from train.plan.compile import Compiled
 from train.plan.faults import faults
-from train.plan.flops import count_flops
+from train.plan.flops import PALLAS_NOTE, count_flops
+from train.plan.formulas import Work
 from train.plan.job import Job
 from train.plan.roofline import estimate, predict
 from zoo.summary import count_parameters
@@ -30,7 +31,7 @@ class Plan:
         mesh: as in "fsdp=256".
         batch, seq, accumulate: rows a step, tokens a row, micro-batches.
         objective: what is trained.
-        dtype, remat, scan, attention: fields of the model.
+        dtype, remat, scan, attention: fields of the model; of attention "auto" with the kernel that it takes.
         compiler: "tpu", or "cpu" where XLA's CPU compiler stood in over virtual devices.
         fits: whether `memory` is within the chip's.
         hbm: bytes of a chip's memory.
@@ -40,7 +41,7 @@ class Plan:
         widest: (share, path), among the others, of that of which one chip holds the largest share.
         faults: what the step should not do, in words; see train.plan.faults.
         model_flops: of a step over all chips, without recomputation, by formula.
-        hardware_flops: of all products in the step's jaxpr, loops counted.
+        hardware_flops: of all products in the step's jaxpr, loops counted, without blocks that splash skips.
         collectives: [{kind, axes, count, payload, wire}] a step; bytes of whole arrays, and sent by each chip.
         compute, hbm_time, interconnect: the roofline times, seconds.
         step: predicted seconds.
@@ -128,10 +129,12 @@ def make_plan(job: Job, compiled: Compiled, model: str = "") -> Plan:
         model: how the command line named it.
     """
     config, train, chip = job.model, job.train, job.slice.chip
-    formula = estimate(config, train, job.mesh_shape, chip, job.slice.shape)
+    platform = compiled.compiler if chip.torus or compiled.compiler == "cpu" else "gpu"
+    work = Work(config, train, job.mesh_shape, platform)
+    formula = estimate(config, train, job.mesh_shape, chip, job.slice.shape, platform)
     found = collectives(compiled.text, job.mesh_shape, compiled.compiler)
     found += between_slices(compiled.text, job.slice.count)
-    hardware = count_flops(compiled.jaxpr).matmul
+    hardware, notes = _hardware_flops(compiled, work)
     prediction = predict(
         model_flops=formula.model_flops,
         hardware_flops=hardware,
@@ -166,7 +169,7 @@ def make_plan(job: Job, compiled: Compiled, model: str = "") -> Plan:
         dtype=config.dtype,
         remat=config.remat,
         scan=config.scan,
-        attention=config.attention_kernel,
+        attention=work.kernel if config.attention_kernel == work.kernel else f"auto ({work.kernel})",
         compiler=compiled.compiler,
         fits=compiled.compiler == "tpu" or compiled.total <= ROOM * chip.hbm_bytes,
         hbm=chip.hbm_bytes,
@@ -186,11 +189,22 @@ def make_plan(job: Job, compiled: Compiled, model: str = "") -> Plan:
         step=prediction.step,
         mfu=prediction.mfu,
         tokens_per_second=prediction.tokens_per_second,
-        assumptions=prediction.assumptions,
+        assumptions=(*prediction.assumptions, *notes),
         seconds=compiled.lower_seconds + compiled.compile_seconds,
         command=command_of(job, model or job.name),
         versions={name: version(name) for name in ("jax", "libtpu")[: 1 + (compiled.compiler == "tpu")]},
     )
+
+
+def _hardware_flops(compiled: Compiled, work: Work) -> tuple[float, tuple[str, ...]]:
+    """FLOPs of all products in the step's jaxpr, and what is to be said of them."""
+    counted = count_flops(compiled.jaxpr)
+    notes = [note for note in counted.notes if note != PALLAS_NOTE or work.kernel != "splash"]
+    total = counted.matmul
+    if work.kernel == "splash" and PALLAS_NOTE in counted.notes:
+        total -= counted.by_primitive.get("pallas_call", 0.0) * (1 - work.blocks_run)
+        notes.append(f"splash attention runs {work.blocks_run:.0%} of its blocks: those that a query sees")
+    return total, tuple(notes)
 
 
 def render(plan: Plan, tokens: float | None = None) -> str:

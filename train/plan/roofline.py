@@ -22,6 +22,7 @@ from train.config import TrainConfig
 from train.plan import formulas
 from train.plan.chips import Chip
 from train.plan.collectives import Collective, wire_bytes
+from train.plan.memory import memory
 from zoo.config import ModelConfig
 
 BEST, WORST = 0.90, 0.75  # of the peak, that large products of bfloat16 reach
@@ -138,6 +139,7 @@ def estimate(
     mesh_shape: Mapping[str, int],
     chip: Chip,
     topology: tuple[int, ...] = (),
+    platform: str = "",
 ) -> Estimate:
     """Memory, traffic, collectives and times of one training step by formula.
 
@@ -147,8 +149,9 @@ def estimate(
         mesh_shape: {axis: size}.
         chip: the accelerator.
         topology: one slice's dimensions.
+        platform: whose compiler makes the step, "tpu", "gpu" or "cpu"; by default the chip's own.
     """
-    work = formulas.Work(config, train, dict(mesh_shape))
+    work = formulas.Work(config, train, dict(mesh_shape), platform or ("tpu" if chip.torus else "gpu"))
     found = [as_run(one, chip, topology, mesh_shape) for one in formulas.expected_collectives(work)]
     model, hardware, traffic = formulas.model_flops(work), formulas.hardware_flops(work), formulas.traffic(work)
     prediction = predict(
@@ -162,7 +165,7 @@ def estimate(
         topology=topology,
         mesh_shape=mesh_shape,
     )
-    return Estimate(formulas.memory(work), model, hardware, traffic, tuple(found), prediction)
+    return Estimate(memory(work), model, hardware, traffic, tuple(found), prediction)
 
 
 def as_run(one: Collective, chip: Chip, topology: tuple[int, ...], mesh_shape: Mapping[str, int]) -> Collective:

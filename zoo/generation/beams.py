@@ -23,7 +23,7 @@ from flax import struct
 from zoo.cache import Cache, repeat_rows, take_rows
 from zoo.errors import InputError
 from zoo.generation.prompts import continuation, left_padded, prompt_rows
-from zoo.generation.text_batch import longest_text, require_decoder
+from zoo.generation.text_batch import check_ids, check_room, end_ids, require_decoder
 from zoo.model import Model
 
 NEVER = -1e30
@@ -85,32 +85,25 @@ def beam_search(
     config = model.config
     require_decoder(config)
     rows = prompt_rows(prompts, padding_mask, tokenizer, config.vocab_size)
-    length, longest = max(len(row) for row in rows), longest_text(config)
+    length = max(len(row) for row in rows)
     limit = config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, config.vocab_size)
-    if max_new_tokens < 1 or length + max_new_tokens > longest:
-        raise InputError(
-            f"a prompt of {length} tokens and {max_new_tokens} new ones do not fit the model's {longest} positions; "
-            f"ask for 1 to {max(longest - length, 1)} new tokens"
-        )
+    check_room(config, length, max_new_tokens)
     if not 1 <= beams <= limit // 2:
         raise InputError(f"beams is {beams}; it must be from 1 to half of the vocabulary, {limit // 2}")
     if not np.isfinite(length_penalty):
         raise InputError(f"length_penalty is {length_penalty}; it must be a number, such as 1.0")
-    if stop_ids is None:
-        stop_ids = () if tokenizer is None else tokenizer.stop_ids
-    for token in stop_ids:
-        if not 0 <= int(token) < limit:
-            raise InputError(f"stop_ids holds id {token}, outside the vocabulary: 0 to {limit - 1}")
+    stop_ids = end_ids(stop_ids, tokenizer)
+    check_ids("stop_ids", stop_ids, limit)
     tokens, mask = left_padded(rows, length)
-    cache = model.init_cache(len(rows), length + max_new_tokens, cache_dtype)
+    cache = model.init_cache(len(rows), length + max_new_tokens, cache_dtype, ring=True)
     begun = _begin(params, tokens, mask, cache, model=model, beams=beams, steps=max_new_tokens, limit=limit)
-    stops = jnp.asarray([int(token) for token in stop_ids], jnp.int32)
+    stops = jnp.asarray(stop_ids, jnp.int32)
     found = _finish(params, begun, stops, jnp.float32(length_penalty), model=model, limit=limit)
     tokens, lengths, scores = (np.array(x) for x in found)
     scores = np.where(lengths > 0, scores, -np.inf)
     texts = None
     if tokenizer is not None:
-        ends = set(int(token) for token in stop_ids)
+        ends = set(stop_ids)
         texts = [
             [continuation(tokenizer, row, _without_end(line[:n].tolist(), ends)) for line, n in zip(*pair, strict=True)]
             for row, pair in zip(rows, zip(tokens, lengths, strict=True), strict=True)

@@ -69,8 +69,7 @@ def read(params: Any, tokens: jax.Array, mask: jax.Array, cache: Cache, *, model
     return model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=False).cache
 
 
-@functools.partial(jax.jit, static_argnames=("model", "parts", "steps", "samples"))
-def begin(
+def _begin(
     params: Any,
     tokens: jax.Array,
     mask: jax.Array,
@@ -117,6 +116,12 @@ def begin(
     return _chosen(progress, logits, cache, rules, parts)
 
 
+_STATIC = ("model", "parts", "steps", "samples")
+# With one sample a prompt the cache is written where it is; copies of its rows need room of their own.
+begin = jax.jit(_begin, static_argnames=_STATIC, donate_argnames=("cache",))
+begin_samples = jax.jit(_begin, static_argnames=_STATIC)
+
+
 @functools.partial(jax.jit, static_argnames=("model", "parts"), donate_argnames=("progress",))
 def advance(
     params: Any, progress: Progress, rules: Rules, until: jax.Array, *, model: Model, parts: Parts
@@ -133,19 +138,39 @@ def advance(
     return jax.lax.while_loop(running, one_step, progress)
 
 
+def allowed(logits: jax.Array, step: jax.Array, rules: Rules) -> jax.Array:
+    """Logits [B, V] without the stop ids in rows that are too short to end; step is a scalar or [B]."""
+    stops = rules.stops
+    if not stops.shape[0]:
+        return logits
+    early = jnp.reshape(step < rules.least, (-1, 1))
+    return logits.at[:, stops].set(jnp.where(early, -jnp.inf, logits[:, stops]))
+
+
+def forced(step: jax.Array, rules: Rules, otherwise: jax.Array) -> jax.Array:
+    """The token that a row must have at this step, [B]; `otherwise` where it is free."""
+    count = rules.forced.shape[0]
+    if not count:
+        return otherwise
+    return jnp.where(step < count, rules.forced[jnp.minimum(step, count - 1)], otherwise)
+
+
+def ends(token: jax.Array, step: jax.Array, rules: Rules) -> jax.Array:
+    """bool, as `token`: whether it ends its row at this step."""
+    return jnp.any(token[..., None] == rules.stops, axis=-1) & (step >= rules.least)
+
+
+def log_prob_of(logits: jax.Array, token: jax.Array) -> jax.Array:
+    """log p of tokens [...] under logits [..., V], float32."""
+    return jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), token[..., None], axis=-1)[..., 0]
+
+
 def _chosen(now: Progress, logits: jax.Array, cache: Cache, rules: Rules, parts: Parts) -> Progress:
     keys = jax.vmap(lambda key: jax.random.fold_in(key, now.step))(now.keys)
-    stops, allowed = rules.stops, logits
-    if stops.shape[0]:
-        early = now.step < rules.least
-        allowed = logits.at[:, stops].set(jnp.where(early, -jnp.inf, logits[:, stops]))
-    token = choose(allowed, keys, parts, rules.settings, now.memory)
-    if rules.forced.shape[0]:
-        count = rules.forced.shape[0]
-        token = jnp.where(now.step < count, rules.forced[jnp.minimum(now.step, count - 1)], token)
-    log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits.astype(jnp.float32)), token[:, None], axis=1)[:, 0]
-    ended = jnp.any(token[:, None] == stops, axis=1) if stops.shape[0] else jnp.zeros_like(now.done)
-    ended = ended & (now.step >= rules.least)
+    token = choose(allowed(logits, now.step, rules), keys, parts, rules.settings, now.memory)
+    token = forced(now.step, rules, token)
+    log_prob = log_prob_of(logits, token)
+    ended = ends(token, now.step, rules)
     token = jnp.where(now.done, now.last, token)
     done = now.done | ended
     return Progress(

@@ -13,7 +13,8 @@ import numpy as np
 from zoo.errors import InputError
 from zoo.generation.prompts import WANTED, TextStream, continuation, prompt_rows
 from zoo.generation.sampling import Sampling
-from zoo.generation.text_batch import TextBatch, require_decoder
+from zoo.generation.speculation import DraftedBatch
+from zoo.generation.text_batch import TextBatch, end_ids, require_decoder
 from zoo.model import Model
 
 __all__ = ["WANTED", "Generation", "Piece", "generate", "stream"]
@@ -33,6 +34,7 @@ class Generation:
             filters; 0 after the stop.
         texts: what follows each prompt, or None without a tokenizer.
         stopped: bool [B], whether the row ended by a stop token or text, and not for want of room.
+        acceptance: float64 [B], the share of drafted tokens that were taken; None without a draft.
     """
 
     tokens: np.ndarray
@@ -40,6 +42,7 @@ class Generation:
     log_probs: np.ndarray
     texts: list[str] | None = None
     stopped: np.ndarray | None = None
+    acceptance: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def generate(
     stop: Sequence[str] | str = (),
     min_new_tokens: int = 0,
     cache_dtype: str | None = None,
+    draft: tuple[Any, ...] | None = None,
+    draft_tokens: int = 4,
 ) -> Generation:
     """Continues each prompt.
 
@@ -102,7 +107,12 @@ def generate(
         stop_ids: a row ends at any of these; None for the tokenizer's stop_ids.
         stop: texts at which a row ends; they are cut off. They need a tokenizer.
         min_new_tokens: tokens before which no row ends by a stop id.
-        cache_dtype: of cached keys and values; None for the model's dtype.
+        cache_dtype: of cached keys and values: "float32", "bfloat16" or "int8" (zoo.cache says how far off); None for
+            the model's dtype.
+        draft: a smaller model of the same vocabulary, (model, params) or (model, params, tokenizer), that says what
+            might come next; the texts are distributed as without it, and greedy ones are the same: see
+            zoo.generation.speculation.
+        draft_tokens: what it says at a time.
 
     Raises:
         InputError: an empty prompt, prompt plus new tokens beyond the model's positions, a model that is no causal
@@ -127,19 +137,13 @@ def generate(
         raise InputError("stop texts need a tokenizer; give stop_ids without one")
     if not all(stop):
         raise InputError("a stop text is empty; it would end every text before its first character")
-    work = TextBatch(
-        model,
-        params,
-        rows,
-        [sampling] * len(rows),
-        max_new_tokens=max_new_tokens,
-        key=key,
-        samples=samples,
-        stop_ids=_stop_ids(stop_ids, tokenizer),
-        least=min_new_tokens,
-        forced=forced_ids,
-        cache_dtype=cache_dtype,
-    )
+    asked = dict(max_new_tokens=max_new_tokens, key=key, samples=samples, stop_ids=end_ids(stop_ids, tokenizer))
+    asked |= dict(least=min_new_tokens, forced=forced_ids, cache_dtype=cache_dtype)
+    if draft is None:
+        work = TextBatch(model, params, rows, [sampling] * len(rows), **asked)
+    else:
+        asked |= dict(draft=draft, drafts=draft_tokens, tokenizer=tokenizer)
+        work = DraftedBatch(model, params, rows, [sampling] * len(rows), **asked)
     prompts_of = [row for row in rows for _ in range(samples)]
     if not stop:
         work.advance(max_new_tokens)
@@ -147,12 +151,7 @@ def generate(
         work.advance(work.step + LOOK)
         texts = _texts(tokenizer, prompts_of, work)
         work.end([any(word in text for word in stop) for text in texts])
-    tokens, lengths, log_probs = (np.array(x) for x in (work.now.tokens, work.now.lengths, work.now.log_probs))
-    ended = np.array(work.now.done)
-    for i, length in enumerate(lengths):  # the buffer has room beyond max_new_tokens, and a run may end early
-        filler = tokens[i, length] if ended[i] and length < work.step else 0
-        tokens[i, work.step :] = filler
-    tokens, log_probs = tokens[:, :max_new_tokens], log_probs[:, :max_new_tokens]
+    tokens, lengths, log_probs, ended = work.result()
     texts = None if tokenizer is None else _texts(tokenizer, prompts_of, work)
     if stop:
         for i, text in enumerate(texts):
@@ -160,7 +159,7 @@ def generate(
             if places:
                 texts[i], ended[i] = text[: min(places)], True
                 lengths[i] = _ids_within(tokenizer, prompts_of[i], tokens[i, : lengths[i]].tolist(), texts[i])
-    return Generation(tokens, lengths, log_probs, texts, ended)
+    return Generation(tokens, lengths, log_probs, texts, ended, None if draft is None else work.acceptance)
 
 
 def stream(
@@ -199,7 +198,7 @@ def stream(
         [sampling],
         max_new_tokens=max_new_tokens,
         key=key,
-        stop_ids=_stop_ids(stop_ids, tokenizer),
+        stop_ids=end_ids(stop_ids, tokenizer),
         cache_dtype=cache_dtype,
     )
     stop = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -221,13 +220,6 @@ def stream(
         yield Piece(held[: len(held) - keep], ids)
         held = held[len(held) - keep :]
         work.advance(work.step + every)
-
-
-def _stop_ids(given: Sequence[int] | None, tokenizer: Any) -> tuple[int, ...]:
-    if given is None:
-        ends = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
-        given = getattr(tokenizer, "stop_ids", ends)
-    return tuple(int(token) for token in given)
 
 
 def _texts(tokenizer: Any, prompts: list[list[int]], work: TextBatch) -> list[str]:

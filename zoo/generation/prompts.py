@@ -24,8 +24,9 @@ def prompt_rows(prompts: Any, padding_mask: Any, tokenizer: Any, vocab_size: int
         vocab_size: of the model.
 
     Raises:
-        InputError: no prompts, an empty one, ids outside the vocabulary.
+        InputError: no prompts, an empty one, ids outside the vocabulary, a tokenizer of more pieces than the model.
     """
+    check_tokenizer(tokenizer, vocab_size)
     if hasattr(prompts, "ndim"):
         tokens = np.asarray(prompts)
         if tokens.ndim != 2 or tokens.dtype.kind not in "iu":
@@ -49,6 +50,15 @@ def prompt_rows(prompts: Any, padding_mask: Any, tokenizer: Any, vocab_size: int
         if not 0 <= worst < vocab_size:
             raise InputError(f"prompt {i} holds id {worst}, outside the vocabulary: 0 to {vocab_size - 1}")
     return rows
+
+
+def check_tokenizer(tokenizer: Any, vocab_size: int) -> None:
+    """Raises InputError where a tokenizer (or None) has more pieces than the model."""
+    if tokenizer is not None and tokenizer.vocab_size > vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} pieces but the model's vocabulary {vocab_size}: they do not "
+            "belong together"
+        )
 
 
 def prompt_ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:

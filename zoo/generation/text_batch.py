@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from zoo.cache import Cache
 from zoo.call_checks import require_key
 from zoo.config import ModelConfig
 from zoo.errors import InputError
-from zoo.generation.decoding import Progress, Rules, advance, begin, read
+from zoo.generation.decoding import Progress, Rules, advance, begin, begin_samples, read
 from zoo.generation.prompts import left_padded
 from zoo.generation.sampling import Sampling, for_rows
 from zoo.model import Model
@@ -24,7 +25,10 @@ CHUNK = 512
 
 
 class TextBatch:
-    """Texts between two advances; arguments as in zoo.generation.generate, one Sampling a prompt."""
+    """Texts between two advances; arguments as in zoo.generation.generate, one Sampling a prompt.
+
+    `beyond`: tokens that a step may write past the end of a text, and take back.
+    """
 
     def __init__(
         self,
@@ -40,16 +44,11 @@ class TextBatch:
         least: int = 0,
         forced: Sequence[int] = (),
         cache_dtype: str | None = None,
+        beyond: int = 0,
     ):
         config = model.config
         vocabulary, length, longest = config.vocab_size, max(len(row) for row in rows), longest_text(config)
-        if max_new_tokens < 1:
-            raise InputError(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
-        if length + max_new_tokens > longest:
-            raise InputError(
-                f"a prompt of {length} tokens and {max_new_tokens} new ones exceed the model's {longest} "
-                f"positions; ask for at most {max(longest - length, 0)} new tokens"
-            )
+        check_room(config, length, max_new_tokens, beyond)
         if samples < 1:
             raise InputError(f"samples is {samples}; it must be at least 1")
         if not 0 <= least <= max_new_tokens:
@@ -58,10 +57,8 @@ class TextBatch:
             sampling.check(vocabulary)
             if sampling.temperature > 0 and key is None:
                 raise InputError("sampling above temperature 0 needs a key, such as jax.random.key(0)")
-        for name, ids in (("stop_ids", stop_ids), ("forced_ids", forced)):
-            for token in ids:
-                if not 0 <= int(token) < vocabulary:
-                    raise InputError(f"{name} holds id {token}, outside the vocabulary: 0 to {vocabulary - 1}")
+        check_ids("stop_ids", stop_ids, vocabulary)
+        check_ids("forced_ids", forced, vocabulary)
         keys = _row_keys(jax.random.key(0) if key is None else key, len(rows))
         if samples > 1:
             fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
@@ -76,15 +73,14 @@ class TextBatch:
             jnp.int32(least),
             jnp.asarray(list(forced)[:max_new_tokens], jnp.int32),
         )
-        room, wide = _sizes(config, length, max_new_tokens, longest)
+        room, wide = _sizes(config, length, max_new_tokens + beyond, longest)
         tokens, mask = left_padded(rows, wide)
-        cache = model.init_cache(len(rows), wide + room, cache_dtype)
+        # What goes back is no ring.
+        cache = model.init_cache(len(rows), wide + room, cache_dtype, ring=not beyond)
         whole = (jnp.asarray(tokens), jnp.asarray(mask))
         head = (wide - 1) // CHUNK * CHUNK if wide > CHUNK else 0
-        for start in range(0, head, CHUNK):
-            part = slice(start, start + CHUNK)
-            cache = read(params, tokens[:, part], mask[:, part], cache, model=model)
-        self.now: Progress = begin(
+        cache = read_chunks(model, params, tokens, mask, cache, head)
+        self.now: Progress = (begin if samples == 1 else begin_samples)(
             params,
             whole[0][:, head:],
             whole[1][:, head:],
@@ -116,6 +112,59 @@ class TextBatch:
     def end(self, rows: Sequence[bool]) -> None:
         """Ends these rows here."""
         self.now = self.now.replace(done=self.now.done | jnp.asarray(rows))
+
+    def result(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(tokens, lengths, log_probs, ended) as in zoo.generation.generate.Generation."""
+        now = self.now
+        tokens, lengths, log_probs, ended = (np.array(x) for x in (now.tokens, now.lengths, now.log_probs, now.done))
+        for i, length in enumerate(lengths):  # the buffer has room beyond max_new_tokens, and a run may end early
+            tokens[i, self.step :] = tokens[i, length] if ended[i] and length < self.step else 0
+        return tokens[:, : self._most], lengths, log_probs[:, : self._most], ended
+
+
+def read_chunks(model: Model, params: Any, tokens: np.ndarray, mask: np.ndarray, cache: Cache, until: int) -> Cache:
+    """The cache with the prompts' tokens [B, T] up to `until`, a chunk a pass."""
+    for start in range(0, until, CHUNK):
+        part = slice(start, min(start + CHUNK, until))
+        cache = read(params, tokens[:, part], mask[:, part], cache, model=model)
+    return cache
+
+
+def check_room(config: ModelConfig, length: int, new: int, beyond: int = 0) -> None:
+    """Raises InputError unless so many new tokens follow a prompt of `length`.
+
+    Args:
+        beyond: tokens that are tried past the last one (drafts).
+    """
+    longest = longest_text(config)
+    if new < 1:
+        raise InputError(f"max_new_tokens is {new}; it must be at least 1")
+    most, drafts = longest - length - beyond, f" with {beyond} drafts" if beyond else ""
+    if most < 1:
+        raise InputError(
+            f"a prompt of {length} tokens leaves no room{drafts} in the model's {longest} positions; shorten it by "
+            f"{1 - most} at least"
+        )
+    if new > most:
+        raise InputError(
+            f"a prompt of {length} tokens and {new} new ones{drafts} exceed the model's {longest} positions; ask for "
+            f"at most {most} new tokens"
+        )
+
+
+def check_ids(name: str, ids: Sequence[int], limit: int) -> None:
+    """Raises InputError for an id outside a vocabulary of `limit`."""
+    for token in ids:
+        if not 0 <= int(token) < limit:
+            raise InputError(f"{name} holds id {token}, outside the vocabulary: 0 to {limit - 1}")
+
+
+def end_ids(given: Sequence[int] | None, tokenizer: Any) -> tuple[int, ...]:
+    """The ids that end a text: those given, or else the tokenizer's stop_ids, or its EOS."""
+    if given is None:
+        last = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
+        given = getattr(tokenizer, "stop_ids", last)
+    return tuple(int(token) for token in given)
 
 
 def require_decoder(config: ModelConfig) -> None:

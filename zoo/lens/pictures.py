@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from zoo.lens.token_texts import short
-from zoo.lens.views import CAVEAT, AttentionMaps, Bars, HeatMap, LensTable, Norms, View
+from zoo.lens.view import CAVEAT, AttentionMaps, Bars, HeatMap, LensTable, Norms, View
 
 INK, FAINT, GRID = "#222222", "#666666", "#E3E3E3"
 BLUE, RED = "#0072B2", "#D55E00"
+MOST_COLUMNS = 24  # of the table of pieces
 STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -39,18 +40,22 @@ def draw(view: View) -> bytes:
 
 def logit_lens(table: LensTable) -> bytes:
     """Layers upward, positions to the right: in each cell the likeliest piece, darker the likelier it is."""
-    layers, length = table.probabilities.shape[:2]
-    with _figure(1.6 + 0.82 * length, 1.5 + 0.24 * layers) as (figure, axes):
-        chances = table.probabilities[:, :, 0]
+    layers, whole = table.probabilities.shape[:2]
+    length = min(whole, MOST_COLUMNS)
+    chances, best = table.probabilities[:, -length:, 0], table.ids[:, -length:, 0]
+    title = "Logit lens: the likeliest piece when each layer's stream is read out, and its probability"
+    if length < whole:
+        title += f" (the last {length} of {whole} positions)"
+    with _figure(max(6.5, 1.6 + 0.82 * length), 1.5 + 0.24 * layers) as (figure, axes):
         image = axes.imshow(chances, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
         for layer in range(layers):
             for t in range(length):
-                chance, piece = chances[layer, t], short(table.texts[int(table.ids[layer, t, 0])], 9)
+                chance, piece = chances[layer, t], short(table.texts[int(best[layer, t])], 9)
                 style = {"fontsize": 6.5, "color": "white" if chance > 0.6 else INK, "parse_math": False}
                 axes.text(t, layer, f"{piece} {chance:.2f}", ha="center", va="center", **style)
-        _ticks(axes, "x", table.tokens)
+        _ticks(axes, "x", table.tokens[-length:])
         _ticks(axes, "y", table.layers)
-        axes.set_title("Logit lens: the likeliest next piece when each layer's stream is read out, and its probability")
+        axes.set_title("\n".join(textwrap.wrap(title, int(14 * figure.get_figwidth()))))
         figure.colorbar(image, label="probability", fraction=0.02)
         return _png(figure)
 
@@ -58,8 +63,8 @@ def logit_lens(table: LensTable) -> bytes:
 def attention(maps: AttentionMaps) -> bytes:
     """All heads, a row a layer, and beside them what zeroing each one changes."""
     layers, heads, length = maps.weights.shape[:3]
-    tall = min(26.0, 1.9 + 0.6 * layers)
-    with _figure(3.6 + 0.62 * heads + 0.36 * heads, tall, panels=2, widths=(1.7, 1)) as (figure, (left, right)):
+    wide, tall = min(40.0, max(8.5, 3.6 + 0.98 * heads)), min(26.0, max(3.8, 1.9 + 0.6 * layers))
+    with _figure(wide, tall, panels=2, widths=(1.7, 1)) as (figure, (left, right)):
         mosaic = np.full((layers * (length + 1), heads * (length + 1)), np.nan)
         for layer in range(layers):
             for head in range(heads):
@@ -156,7 +161,7 @@ def _signed(figure: Any, axes: Any, values: np.ndarray, label: str, least: float
     limit = max(least, float(np.abs(values).max()))
     image = axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto", origin=origin)
     bar = figure.colorbar(image, ax=axes, fraction=0.05)
-    bar.set_label("\n".join(textwrap.wrap(label, 44)), parse_math=False)
+    bar.set_label("\n".join(textwrap.wrap(label, 36)), parse_math=False)
 
 
 def _ticks(axes: Any, side: str, names: Sequence[str]) -> None:

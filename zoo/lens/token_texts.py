@@ -25,7 +25,9 @@ def passage_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     stream = TextStream(tokenizer, [])
 
     def settle(text: str) -> None:
-        whole, count = visible(text or "".join(map(tokenizer.piece, waiting))), len(waiting)
+        if not text or HALF in text:  # the passage ends inside a character
+            text = _bytes_of("".join(map(tokenizer.piece, waiting)))
+        whole, count = visible(text), len(waiting)
         texts.extend([whole] if count == 1 else (f"{whole} ({n}/{count})" for n in range(1, count + 1)))
         waiting.clear()
 

@@ -1,9 +1,10 @@
-"""What the pictures show, as data: a logit-lens table, attention maps with ablations, norms, attribution, patching.
+"""From a model and a passage to what is drawn: logit lens, attention with ablations, norms, attribution, patching.
 
-Each function runs a model over one passage and gives a small frozen view, which `zoo.lens.pictures` draws as a PNG and
-`zoo.lens.page` as an interactive page. Numbers are NumPy arrays, in nats where they are log-probabilities.
+Each function runs the model over one passage and gives a frozen view of zoo.lens.view, which `zoo.lens.pictures` draws
+as a PNG and `zoo.lens.page` as an interactive page.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,119 +16,21 @@ import numpy as np
 from zoo import lens
 from zoo.errors import InputError
 from zoo.lens.token_texts import passage_texts, piece_texts
+from zoo.lens.view import AttentionMaps, Bars, HeatMap, LensTable, Norms, Target
 
-CAVEAT = (
-    "Attention weights are not an explanation: they say from where a head reads, not whether what it reads matters. "
-    "Ablation asks that: beside each map stands what changes when the head's output is set to zero."
-)
+HEADS_AT_ONCE = 8
 READ_OUTS = ("lm", "masked_lm")
 
 
 @dataclass(frozen=True)
-class Target:
-    """What a picture asks about: the probability of one piece at one position.
-
-    Attributes:
-        id: of the piece.
-        at: position whose logits are read, from 0.
-        text: of the piece.
-        log_prob: its log-probability there, in nats.
-    """
+class LogProb:
+    """A metric: the log-probability of a piece at a position of the first row. Equal ones share compiled programs."""
 
     id: int
     at: int
-    text: str
-    log_prob: float
 
-
-@dataclass(frozen=True)
-class LensTable:
-    """The likeliest pieces at each layer and position.
-
-    Attributes:
-        tokens: T texts.
-        layers: L + 1 names, from the embedding to the last layer.
-        ids: int [L + 1, T, k], the likeliest first.
-        probabilities: [L + 1, T, k].
-        texts: of all ids.
-    """
-
-    tokens: tuple[str, ...]
-    layers: tuple[str, ...]
-    ids: np.ndarray
-    probabilities: np.ndarray
-    texts: dict[int, str]
-
-
-@dataclass(frozen=True)
-class AttentionMaps:
-    """The attention weights of every head, and what zeroing that head changes.
-
-    Attributes:
-        tokens: T texts.
-        weights: [L, N, T, T]; rows are queries, columns are keys.
-        effects: [L, N].
-        effect: what `effects` are, in words.
-    """
-
-    tokens: tuple[str, ...]
-    weights: np.ndarray
-    effects: np.ndarray
-    effect: str
-
-    @property
-    def strongest(self) -> tuple[int, int]:
-        """(layer, head) whose zeroing changes most."""
-        layer, head = np.unravel_index(np.argmax(np.abs(self.effects)), self.effects.shape)
-        return int(layer), int(head)
-
-
-@dataclass(frozen=True)
-class Norms:
-    """The length of the residual stream, by layer and position: values [L + 1, T]."""
-
-    tokens: tuple[str, ...]
-    layers: tuple[str, ...]
-    values: np.ndarray
-
-
-@dataclass(frozen=True)
-class Bars:
-    """A logit as a sum of components: the largest ones, and the rest together.
-
-    Attributes:
-        names, values: from the largest by size; the last may be "n others".
-        total: the logit, which all values add up to.
-        what: the logit in words.
-    """
-
-    names: tuple[str, ...]
-    values: np.ndarray
-    total: float
-    what: str
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """How much of the difference between two prompts comes back when one place of the clean one is patched in.
-
-    Attributes:
-        columns: T texts of the clean prompt, "clean | corrupted" where the two differ.
-        layers: L names.
-        values: [L, T]; 0 is the corrupted prompt's metric, 1 the clean one's.
-        clean, corrupted: the metric itself.
-        what: the metric in words.
-    """
-
-    columns: tuple[str, ...]
-    layers: tuple[str, ...]
-    values: np.ndarray
-    clean: float
-    corrupted: float
-    what: str
-
-
-View = LensTable | AttentionMaps | Norms | Bars | HeatMap
+    def __call__(self, output: Any) -> jax.Array:
+        return _log_probs(output.logits[0, self.at])[self.id]
 
 
 def logit_lens_table(model: Any, params: Any, ids: Sequence[int], tokenizer: Any = None, top: int = 5) -> LensTable:
@@ -144,7 +47,8 @@ def logit_lens_table(model: Any, params: Any, ids: Sequence[int], tokenizer: Any
     """
     require_read_out(model)
     tokens = _row(ids)
-    probabilities, best = _top(lens.logit_lens(model, params, tokens)[:, 0], min(top, model.config.vocab_size))
+    found = lens.logit_lens(model, params, tokens)[:, 0]
+    probabilities, best = _top(found, min(top, model.config.vocab_size))
     probabilities, best = np.asarray(probabilities), np.asarray(best)
     _require_finite(probabilities)
     names = ("embedding", *_layer_names(model))
@@ -201,16 +105,52 @@ def attention_maps(
         mean = trace.output.hidden[0].astype(jnp.float32).mean(axis=0)
 
         def metric(output):
-            other = output.hidden.astype(jnp.float32).mean(axis=1)
-            return 1 - other @ mean / (jnp.linalg.norm(other, axis=-1) * jnp.linalg.norm(mean))
+            other = output.hidden[0].astype(jnp.float32).mean(axis=0)
+            return 1 - other @ mean / (jnp.linalg.norm(other) * jnp.linalg.norm(mean))
     else:
         words = f"change of log p({target.text}) at position {target.at} when the head is zeroed, in nats"
 
-        def metric(output):
-            return _log_probs(output.logits[:, target.at])[:, target.id] - target.log_prob
+        metric = LogProb(target.id, target.at)
 
     effects = head_effects(model, params, tokens, metric, progress)
+    effects -= 0 if target is None else target.log_prob
     return AttentionMaps(passage_texts(tokenizer, ids), weights, effects, words)
+
+
+def head_effects(
+    model: Any,
+    params: Any,
+    tokens: jax.Array,
+    metric: Callable[[Any], jax.Array],
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> np.ndarray:
+    """metric(Output) of a run without each head in turn: [L, N].
+
+    Args:
+        model, params: any model.
+        tokens: int [B, T].
+        metric: from an Output to a scalar.
+        progress: told how many heads are done, and of how many.
+    """
+    layers, heads = model.config.num_layers, model.config.num_heads
+    pairs = np.stack(np.divmod(np.arange(layers * heads), heads), axis=1)
+
+    effects = []
+    for start in range(0, len(pairs), HEADS_AT_ONCE):
+        some = np.resize(pairs[start : start + HEADS_AT_ONCE], (HEADS_AT_ONCE, 2))  # the last ones repeat themselves
+        effects.append(np.asarray(_without(params, tokens, some, model=model, metric=metric), np.float32))
+        progress(min(start + HEADS_AT_ONCE, len(pairs)), len(pairs))
+    found = np.concatenate(effects)[: len(pairs)].reshape(layers, heads)
+    _require_finite(found)
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("model", "metric"))
+def _without(params, tokens, pairs, *, model, metric):
+    def one(pair):
+        return metric(lens.run(model, params, tokens, interventions=lens.ablate(heads=pair[None])).output)
+
+    return jax.vmap(one)(pairs)
 
 
 def stream_norms(model: Any, params: Any, ids: Sequence[int], tokenizer: Any = None) -> Norms:
@@ -278,11 +218,9 @@ def patching_map(
         raise InputError(
             f"the clean prompt has {len(clean)} tokens and the corrupted one {len(corrupted)}; patching needs as many"
         )
-
-    def metric(output):
-        logits = output.logits[0, target.at].astype(jnp.float32)
-        return _log_probs(logits)[target.id] if against is None else logits[target.id] - logits[against.id]
-
+    metric = LogProb(target.id, target.at)
+    if against is not None:
+        metric = lens.LogitDifference(target.id, against.id, target.at)
     site = "blocks.*.out"
     found = lens.patching(model, params, _row(clean), _row(corrupted), metric, sites=(site,))
     if abs(float(found.clean) - float(found.corrupted)) < 1e-6:

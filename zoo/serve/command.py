@@ -73,13 +73,12 @@ def serve(
 
 
 def check_served(model, tokenizer) -> None:
-    """Raises InputError for a model that neither continues texts nor reads them whole."""
+    """Raises InputError for a model that neither continues texts nor reads them whole, or another's tokenizer."""
     from zoo.generation.text_batch import require_decoder
     from zoo.text_rows import check_fit
 
-    if model.config.visibility == "full":
-        check_fit(model.config, tokenizer)
-    else:
+    check_fit(model.config, tokenizer)
+    if model.config.visibility != "full":
         require_decoder(model.config)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from zoo.errors import InputError
 from zoo.model import Model
 from zoo.serve.jobs import Job, Row, TextJob, VectorJob
-from zoo.serve.lanes import Desk, Programs, TextLane, VectorLane, kind_of
+from zoo.serve.lanes import Desk, Programs, TextLane, VectorLane, height, kind_of
 from zoo.serve.limits import Limits, Refusal, failed, stopping, too_many
 from zoo.serve.meters import Meters
 
@@ -144,7 +144,7 @@ class Engine:
     def _lane(self, kind: Any, picked: list[Any]) -> TextLane | VectorLane:
         if isinstance(picked[0], VectorJob):
             return VectorLane(self._desk, picked[0])
-        self._programs.meet((len(picked), kind))
+        self._programs.meet((height(len(picked), self._limits.concurrency), kind))
         return TextLane(self._desk, picked, kind, self._limits.concurrency)
 
     def _guarded(self, those: list[Any], work: Any) -> None:

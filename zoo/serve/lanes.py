@@ -1,6 +1,6 @@
 """Work on the device that takes turns: a batch of texts, or embeddings. A turn is a bounded piece of it.
 
-Batches of texts have few shapes: rows 1, 2, 4 ..., prompts and room rounded up (zoo.generation.text_batch). Rows share
+Batches of texts have few shapes: rows 1, 4, 16 ..., prompts and room rounded up (zoo.generation.text_batch). Rows share
 a batch where these and the parts of their sampling are equal; each keeps its own settings, key, stops and length, and
 its text is the one it would have alone.
 """
@@ -63,6 +63,11 @@ def kind_of(model: Model, row: Row) -> Kind:
     return Kind(length, longest - length, parts)
 
 
+def height(rows: int, most: int) -> int:
+    """Rows of the batch that holds so many: 1, 4, 16 ..., at most the most there are."""
+    return min(1 if rows == 1 else 4 ** -(-(rows - 1).bit_length() // 2), most)
+
+
 def _up(count: int, step: int) -> int:
     return -(-count // step) * step
 
@@ -88,8 +93,7 @@ class TextLane:
             self._work = self._begun(rows, kind, most_rows)
 
     def _begun(self, rows: Sequence[Row], kind: Kind, most_rows: int) -> TextBatch:
-        size = min(1 << (len(rows) - 1).bit_length(), most_rows)
-        spare = size - len(rows)  # of one token, ended at once
+        spare = height(len(rows), most_rows) - len(rows)  # of one token, ended at once
         keys = [_key(row) for row in rows]
         work = TextBatch(
             self._desk.model,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -23,6 +23,7 @@ class Meters:
     content_type = CONTENT_TYPE_PLAIN_0_0_4
 
     def __init__(self):
+        disable_created_metrics()  # a further line for each, of when it was made
         self._registry = CollectorRegistry()
         given = {"registry": self._registry, "namespace": "oneblock"}
         self.requests = Counter("requests", "Answers by route and status.", ("route", "status"), **given)

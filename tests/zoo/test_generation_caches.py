@@ -1,0 +1,95 @@
+"""Generation is the same whatever keeps the keys and values: rings, eight bits, a mesh; and keeps them in place."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import zoo
+from zoo.generation import decoding, text_batch
+from zoo.generation.sampling import Sampling
+from zoo.generation.text_batch import TextBatch
+from zoo.layer_config import LayerConfig
+from zoo.partition import shardings
+
+NEW = 12
+PROMPTS = [list(range(1, 21)), [5, 6, 7]]
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Layers of a window of four and of none, in turn, scanned and cut short; parameters that make up their mind."""
+    pattern = (LayerConfig(window=4), LayerConfig(window=4), LayerConfig())
+    sizes = dict(vocab_size=48, embed_dim=32, num_heads=4, num_kv_heads=2, mlp_dim=64, num_layers=5, max_positions=64)
+    model = zoo.create("llama-tiny", **sizes, layer_pattern=pattern, scan=True)
+    params = model.init(jax.random.key(1))
+    return model, jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 2 else leaf, params)
+
+
+@pytest.fixture(scope="module")
+def greedy(made):
+    return zoo.generate(*made, PROMPTS, max_new_tokens=NEW)
+
+
+def test_a_ring_gives_the_text_of_whole_passes_in_chunks_longer_than_the_window(made, greedy, monkeypatch):
+    model, params = made
+    apply = jax.jit(lambda row: model.apply(params, row).logits)
+    for prompt, tokens in zip(PROMPTS, greedy.tokens, strict=True):
+        row = np.zeros((1, 32), np.int32)
+        row[0, : len(prompt)] = prompt
+        for at in range(len(prompt), len(prompt) + NEW):
+            row[0, at] = int(jnp.argmax(apply(row)[0, at - 1]))  # causal: what follows `at` does not matter
+        assert tokens.tolist() == row[0, len(prompt) : len(prompt) + NEW].tolist()
+    monkeypatch.setattr(text_batch, "CHUNK", 8)
+    parts = zoo.generate(model, params, PROMPTS, max_new_tokens=NEW)
+    assert parts.tokens.tolist() == greedy.tokens.tolist()
+    np.testing.assert_allclose(parts.log_probs, greedy.log_probs, atol=1e-5)
+
+
+def test_eight_bits_change_no_token_that_is_ahead_by_more_than_they_move_it(made, greedy):
+    model, params = made
+    rough = zoo.generate(model, params, PROMPTS, max_new_tokens=NEW, cache_dtype="int8")
+    sure = 0
+    for i, prompt in enumerate(PROMPTS):
+        row = jnp.asarray([prompt + greedy.tokens[i].tolist()])
+        logits = []
+        for dtype in ("float32", "int8"):
+            out = model.apply(params, row, cache=model.init_cache(1, row.shape[1], dtype, ring=True))
+            logits.append(np.asarray(out.logits[0, len(prompt) - 1 : -1]))
+        moved = np.abs(logits[1] - logits[0]).max(axis=1)
+        best = np.sort(logits[0], axis=1)[:, -2:]
+        ahead = best[:, 1] - best[:, 0] > 2 * moved
+        count = NEW if ahead.all() else int(np.argmin(ahead))
+        assert rough.tokens[i, :count].tolist() == greedy.tokens[i, :count].tolist()
+        assert 0 < moved.max() < 0.5
+        sure += count
+    assert sure >= NEW  # half of all tokens and more are ahead
+
+
+@pytest.mark.parametrize("axes", [dict(data=2, tensor=2), dict(fsdp=2, tensor=4)], ids=str)
+def test_over_a_mesh_the_text_is_that_of_one_device(made, greedy, axes):
+    model, params = made
+    devices = np.asarray(jax.devices()[: int(np.prod(list(axes.values())))]).reshape(*axes.values())
+    mesh = jax.sharding.Mesh(devices, tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
+    placed = jax.device_put(params, shardings(mesh, params))
+    with jax.set_mesh(mesh):
+        work = TextBatch(model, placed, PROMPTS, [Sampling()] * 2, max_new_tokens=NEW)
+        work.advance(NEW)
+        keys = work.now.cache.keys[0]
+        rows, heads = keys.sharding.shard_shape(keys.shape)[1::2][:2]
+        assert rows == 1 and heads == (1 if axes["tensor"] == 2 else 2)
+        tokens, lengths, log_probs, _ = work.result()
+    assert tokens.tolist() == greedy.tokens.tolist() and lengths.tolist() == greedy.lengths.tolist()
+    np.testing.assert_allclose(log_probs, greedy.log_probs, atol=1e-5)
+
+
+def test_the_cache_is_written_in_place(made):
+    """The program that goes on takes the caches' buffers for its own, and so does the one that begins."""
+    model, params = made
+    work = TextBatch(model, params, PROMPTS, [Sampling()] * 2, max_new_tokens=NEW)
+    now, size = work.now, sum(leaf.nbytes for leaf in jax.tree.leaves(work.now.cache))
+    lowered = decoding.advance.lower(params, now, work._rules, jnp.int32(3), model=model, parts=work._parts)
+    assert lowered.compile().memory_analysis().alias_size_in_bytes >= size
+    work.advance(3)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(now.cache))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))

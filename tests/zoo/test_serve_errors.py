@@ -1,0 +1,343 @@
+"""What is refused: each in OpenAI's shape, with one line that says what is wrong, and the server goes on."""
+
+import json
+import socket
+import threading
+import time
+
+import openai
+import pytest
+
+from tests.zoo.serving import NAME, expected, read, running
+from zoo import cli, command_line
+from zoo.errors import InputError
+from zoo.serve import lanes, server
+from zoo.serve.fields import parse
+from zoo.serve.limits import Limits, Refusal
+
+PROMPT = "The river sings"
+MESSAGES = [{"role": "user", "content": "Hi"}]
+COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    with running(concurrency=1, max_waiting=2, max_body=2000) as found:
+        yield found
+        found.settle()
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    with running("bert-tiny") as found:
+        yield found
+
+
+BAD = [
+    ({"prompt": PROMPT, "tempreture": 1}, 'there is no field "tempreture"; did you mean "temperature"?', "tempreture"),
+    ({"prompt": PROMPT, "suffix": "x"}, '"suffix" is not supported here', "suffix"),
+    ({"prompt": PROMPT, "temperature": -0.1}, '"temperature" is -0.1; it must be a number from 0 to 2', "temperature"),
+    ({"prompt": PROMPT, "temperature": "hot"}, '"temperature" is "hot"; it must be a number', "temperature"),
+    ({"prompt": PROMPT, "temperature": True}, '"temperature" is true', "temperature"),
+    ({"prompt": PROMPT, "top_p": 1.5}, '"top_p" is 1.5; it must be a number from 0 to 1', "top_p"),
+    ({"prompt": PROMPT, "top_k": 361}, '"top_k" is 361; it must be a whole number, from 0 to 360', "top_k"),
+    ({"prompt": PROMPT, "min_p": 2}, '"min_p" is 2', "min_p"),
+    ({"prompt": PROMPT, "repetition_penalty": 0}, '"repetition_penalty" is 0', "repetition_penalty"),
+    ({"prompt": PROMPT, "presence_penalty": 3}, '"presence_penalty" is 3', "presence_penalty"),
+    ({"prompt": PROMPT, "max_tokens": 0}, '"max_tokens" is 0; it must be at least 1, or 0 with echo', "max_tokens"),
+    ({"prompt": PROMPT, "max_tokens": 1.5}, '"max_tokens" is 1.5', "max_tokens"),
+    ({"prompt": PROMPT, "n": 4}, "4 texts are asked for at once; at most 3 are served", "n"),
+    ({"prompt": PROMPT, "n": 10**9}, "1000000000 texts are asked for at once; at most 3 are served", "n"),
+    ({"prompt": PROMPT, "seed": -1}, '"seed" is -1; it must be a whole number, from 0 to 4294967295', "seed"),
+    ({"prompt": PROMPT, "stop": [""]}, '"stop" is [""]; it must be', "stop"),
+    ({"prompt": PROMPT, "stop": ["a"] * 17}, '"stop" is a list; it must be', "stop"),
+    ({"prompt": PROMPT, "logprobs": 6}, '"logprobs" is 6; it must be a whole number, from 0 to 5', "logprobs"),
+    ({"prompt": PROMPT, "logprobs": 2, "stream": True}, "is not supported with", "logprobs"),
+    ({"prompt": PROMPT, "logit_bias": {"x": 1}}, '"logit_bias" gives 1 to "x"; ids go from 0 to 359', "logit_bias"),
+    ({"prompt": PROMPT, "logit_bias": {"360": 1}}, 'gives 1 to "360"', "logit_bias"),
+    ({"prompt": PROMPT, "logit_bias": {"1": 101}}, "numbers from -100 to 100", "logit_bias"),
+    ({"prompt": PROMPT, "stream_options": {"include_usage": True}}, '"stream_options" is {"include', "stream_options"),
+    (
+        {"prompt": PROMPT, "stream": True, "stream_options": {"usage": 1}},
+        '"stream_options.usage"',
+        "stream_options.usage",
+    ),
+    ({"prompt": PROMPT, "stream": 1}, '"stream" is 1; it must be true or false', "stream"),
+    ({}, '"prompt" is null; it must be a text', "prompt"),
+    ({"prompt": []}, '"prompt" is []', "prompt"),
+    ({"prompt": ["a", 1]}, '"prompt" is ["a", 1]', "prompt"),
+    ({"prompt": [[]]}, '"prompt" is [[]]', "prompt"),
+    ({"prompt": {"a": 1}}, '"prompt" is {"a": 1}', "prompt"),
+    ({"prompt": [1, 360]}, "prompt 0 holds id 360, outside the vocabulary: 0 to 359", "prompt"),
+    ({"prompt": [1, -1]}, "prompt 0 holds id -1", "prompt"),
+    ({"prompt": [10**30]}, "prompt 0 holds id 1000000", "prompt"),
+    ({"prompt": "half \ud800"}, "half of a surrogate pair at character 5", "prompt"),
+    ({"prompt": [3] * 128}, "the prompt has 128 tokens; a text has at most 128 here", "prompt"),
+    ({"prompt": [3] * 100, "max_tokens": 29}, "exceed the 128 that a text has here; ask for at most 28", "prompt"),
+    ({"prompt": PROMPT, "\ud800": 1}, "there is no field", "\ud800"),
+]
+
+
+@pytest.mark.parametrize("body, said, param", BAD, ids=[str(number) for number in range(len(BAD))])
+def test_completions_that_are_refused(decoder, body, said, param):
+    status, error = decoder.refusal(COMPLETIONS, body)
+    assert status == 400 and error["type"] == "invalid_request_error" and said in error["message"]
+    assert error["param"] == param.replace("\ud800", "?")
+    exceeds = "128" in said
+    assert error["code"] == ("context_length_exceeded" if exceeds and "at most" in said else error["code"])
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"messages": []}, '"messages" is []'),
+        ({"messages": "Hi"}, '"messages" is "Hi"'),
+        ({"messages": [1]}, '"messages" is [1]'),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, '"messages[0].role" is "wizard"; it must be "system" or'),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, '"messages[0].role" is ["user"]'),
+        ({"messages": [{"role": "user"}]}, '"messages[0].content" is null; it must be a text'),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 'content[0].type" is "image_url"'),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, '"messages[0].tool_calls" is not supp'),
+        ({"tools": [{}]}, '"tools" is not supported here'),
+        ({"top_logprobs": 2}, '"top_logprobs" is 2; it must be left out where logprobs is not true'),
+        ({"logprobs": True, "top_logprobs": 21}, '"top_logprobs" is 21'),
+        ({"max_tokens": 2, "max_completion_tokens": 2}, '"max_tokens" is 2; it must be left out'),
+        ({"prompt": "x"}, 'there is no field "prompt"'),
+    ],
+)
+def test_conversations_that_are_refused(decoder, change, said):
+    status, error = decoder.refusal(CHAT, {"messages": MESSAGES} | change)
+    assert status == 400 and said in error["message"]
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        (b"{", "the body is not JSON: Expecting property name"),
+        (b"", "the body is not JSON"),
+        (b"[1]", "the body is a list; it must be an object"),
+        (b"null", "the body is null; it must be an object"),
+        (b'{"prompt": NaN}', "NaN is no JSON number"),
+        (b'{"prompt": "\xff"}', "the body is not UTF-8 (invalid start byte at byte 12)"),
+        (b'{"prompt": ' + b"[" * 900 + b"]" * 900 + b"}", '"prompt" is a list; it must be'),
+        (b'{"seed": ' + b"9" * 1900 + b"}", '"prompt" is null'),
+    ],
+)
+def test_bodies_that_are_no_request(decoder, body, said):
+    status, error = decoder.refusal(COMPLETIONS, body)
+    assert status == 400 and said in error["message"]
+
+
+def test_bodies_that_are_too_large(decoder):
+    """Told or not, in one piece or in chunks: the client hears 413."""
+    large = {"prompt": "x" * 3000}
+    status, error = decoder.refusal(COMPLETIONS, large)
+    assert (status, error["code"]) == (413, "request_too_large")
+    assert error["message"] == "the body has more than 2000 bytes"
+    with pytest.raises(openai.APIStatusError) as raised:
+        decoder.client.completions.create(model=NAME, prompt="x" * 3_000_000)
+    assert raised.value.status_code == 413
+    with socket.create_connection(("127.0.0.1", decoder.port), timeout=20) as connection:
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode() + (b"400\r\n" + b" " * 1024 + b"\r\n") * 3 + b"0\r\n\r\n")
+        assert read(connection)[0] == 413
+    head = "Expect: 100-continue\r\n"
+    with socket.create_connection(("127.0.0.1", decoder.port), timeout=20) as connection:
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9999999999\r\n\r\n"
+        connection.sendall(head.encode())
+        assert read(connection)[0] == 413
+
+
+def test_routes_models_and_kinds_of_models(decoder, encoder):
+    status, error = decoder.refusal("/v1/completion", {})
+    assert (status, error["code"]) == (404, "unknown_url") and 'did you mean "/v1/completions"' in error["message"]
+    assert decoder.refusal(COMPLETIONS, None, "GET")[0] == 405
+    for ask in (
+        lambda: decoder.client.completions.create(model="gpt-5", prompt="x"),
+        lambda: decoder.client.models.retrieve("gpt-5"),
+    ):
+        with pytest.raises(openai.NotFoundError, match="there is no model .*gpt-5"):
+            ask()
+    status, error = decoder.refusal(EMBEDDINGS, {"input": "x"})
+    assert status == 400 and "is a decoder, which continues texts and embeds none" in error["message"]
+    for route in (COMPLETIONS, CHAT):
+        status, error = encoder.refusal(route, {"prompt": "x"})
+        assert status == 400 and "is an encoder, which reads texts and makes none: ask /v1/emb" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ({"input": ""}, "text 0 of 1 is empty"),
+        ({"input": ["a", ""]}, "text 1 of 2 is empty"),
+        ({"input": [3] * 127}, "the text exceeds the 128 tokens that are read here"),
+        ({"input": [[3], [3] * 127]}, "1 of 2 texts exceed the 128 tokens"),
+        ({"input": ["a"] * 2049}, '"input" has 2049 texts; at most 2048'),
+        ({"input": "a", "dimensions": 8}, '"dimensions" is 8; vectors here have 32'),
+        ({"input": "a", "encoding_format": "hex"}, '"encoding_format" is "hex"; it must be "float" or "base64"'),
+        ({"input": "a", "pooling": "cls"}, 'there is no field "pooling"'),
+    ],
+)
+def test_embeddings_that_are_refused(encoder, body, said):
+    status, error = encoder.refusal(EMBEDDINGS, body)
+    assert status == 400 and said in error["message"]
+
+
+def test_a_model_without_a_chat_template(decoder, monkeypatch):
+    monkeypatch.setitem(decoder.service.tokenizer.__dict__, "chat_template", None)
+    status, error = decoder.refusal(CHAT, {"messages": MESSAGES})
+    assert status == 400 and error["message"].startswith("this tokenizer has no chat template")
+    monkeypatch.setitem(decoder.service.tokenizer.__dict__, "chat_template", "{{ raise_exception('no\nhere') }}")
+    assert "refuses these messages: no here" in decoder.refusal(CHAT, {"messages": MESSAGES})[1]["message"]
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Steps of 50 ms at least: a text of 90 tokens takes 4 seconds, whatever the machine."""
+
+    class Slow(lanes.TextBatch):
+        def advance(self, until):
+            time.sleep(0.05 * (until - self.step))
+            super().advance(until)
+
+    monkeypatch.setattr(lanes, "TextBatch", Slow)
+
+
+LONG = {"prompt": PROMPT, "max_tokens": 90, "temperature": 0}
+
+
+def test_a_full_queue_says_come_back_and_who_leaves_is_forgotten(decoder, slow):
+    before = decoder.metrics()
+    gone, made = 'oneblock_requests_total{route="/v1/completions",status="499"}', "oneblock_generated_tokens_total"
+    connections = [decoder.send("POST", COMPLETIONS, LONG | {"stream": number == 0}) for number in range(3)]
+    until = time.monotonic() + 20
+    while decoder.service.engine.waiting < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    with pytest.raises(openai.RateLimitError, match="2 texts wait for their turn") as raised:
+        decoder.client.completions.create(model=NAME, prompt=PROMPT)
+    assert raised.value.response.headers["retry-after"] == "1"
+    for connection in connections:
+        connection.close()
+    decoder.settle()
+    while (after := decoder.metrics()).get(gone, 0) < before.get(gone, 0) + 3:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert after[made] - before[made] < 90  # the first was given up between two tokens, the others never began
+
+
+def test_a_request_that_takes_too_long(slow):
+    with running(timeout=2.0) as hasty:
+        status, error = hasty.refusal(COMPLETIONS, LONG)
+        assert (status, error["code"], error["type"]) == (504, "timeout", "server_error")
+        hasty.settle()
+        with hasty.send("POST", COMPLETIONS, LONG | {"stream": True}) as connection:
+            status, _, said = read(connection)
+        assert status == 200 and b"[DONE]" not in said
+        last = json.loads(said[said.rindex(b"data: ") + 6 :].split(b"\n")[0])
+        assert last["error"]["message"] == "the request took more than the 2 seconds that it may; ask for fewer tokens"
+        hasty.settle()
+        with socket.create_connection(("127.0.0.1", hasty.port), timeout=20) as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+            assert read(connection)[0] == 408
+
+
+def test_a_fault_of_the_model_ends_its_own_requests(decoder, monkeypatch, caplog):
+    class Broken(lanes.TextBatch):
+        def advance(self, until):
+            raise RuntimeError("RESOURCE_EXHAUSTED\nmore")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes, "TextBatch", Broken)
+        status, error = decoder.refusal(COMPLETIONS, {"prompt": PROMPT})
+    assert status == 500 and error["message"] == "the model failed: RuntimeError: RESOURCE_EXHAUSTED"
+    assert "the model failed" in caplog.text
+    good = decoder.client.completions.create(model=NAME, prompt=PROMPT, temperature=0, max_tokens=6)
+    assert good.choices[0].text == expected(PROMPT, 6).texts[0]
+
+
+def test_a_stop_lets_requests_finish_or_tells_them(slow):
+    short = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0}
+    found = {}
+
+    def ask(name, server, body):
+        found[name] = server.ask("POST", COMPLETIONS, body)
+
+    with running(grace=10.0) as patient, running(grace=0.5) as hasty:
+        threads = [threading.Thread(target=ask, args=given) for given in (("a", patient, short), ("b", hasty, LONG))]
+        for thread in threads:
+            thread.start()
+        for one in (patient, hasty):
+            while not one.service.engine.running:
+                time.sleep(0.01)
+            one.server.should_exit = True
+        for thread in threads:
+            thread.join(20)
+    status, _, said = found["a"]
+    assert status == 200 and json.loads(said)["choices"][0]["text"] == expected(PROMPT, 20).texts[0]
+    status, _, said = found["b"]
+    assert status == 503 and json.loads(said)["error"]["message"] == "the server is stopping"
+
+
+def test_heads_that_never_end_and_too_many_connections(monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server, "SPARE_CONNECTIONS", 3)
+    with running(concurrency=1, max_waiting=0) as small:
+        with socket.create_connection(("127.0.0.1", small.port), timeout=20) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\n")
+            assert closed(connection)
+        monkeypatch.setattr(server, "HEAD_SECONDS", 60)
+        idle = [socket.create_connection(("127.0.0.1", small.port), timeout=20) for _ in range(4)]
+        with socket.create_connection(("127.0.0.1", small.port), timeout=20) as connection:
+            assert closed(connection)  # 1 at work, 3 to spare
+        for connection in idle:
+            connection.close()
+
+
+def closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--port", "TAKEN"], "is in use: choose another with --port"),
+        (["--port", "70000"], "--port is 70000; it must be from 0"),
+        (["--host", "no.such.host"], 'host "no.such.host" is unknown'),
+        (["--host", "203.0.113.7", "--port", "0"], "is no address of this machine"),
+        (["--concurrency", "0"], "--concurrency is 0; it must be at least 1"),
+        (["--timeout", "nan"], "--timeout is nan; it must be a number of seconds above 0"),
+        (["--max-body", "-1"], "--max-body is -1"),
+    ],
+)
+def test_starts_that_cannot_be(words, said, capsys, monkeypatch):
+    known = socket.getaddrinfo
+
+    def names(host, *args, **kwargs):
+        if host == "no.such.host":
+            raise socket.gaierror("unknown")
+        if host == "203.0.113.7":
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0))]
+        return known(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = [str(taken.getsockname()[1]) if word == "TAKEN" else word for word in words]
+        assert command_line.run("zoo", cli.SUBCOMMANDS, ["serve", "oneblock/gpt-tiny", *words]) == 2
+    out, line = capsys.readouterr()
+    assert said in line and line.count("\n") == 1 and out == ""
+
+
+def test_json_that_is_nested_without_end():
+    with pytest.raises(Refusal, match="nested deeper than anything here asks for"):
+        parse(b'{"prompt": ' + b"[" * 500_000)
+
+
+def test_limits_say_what_they_must_be():
+    with pytest.raises(InputError, match="max_length is -1; it must be at least 0"):
+        Limits(max_length=-1)
+    with pytest.raises(InputError, match="grace is inf"):
+        Limits(grace=float("inf"))

@@ -1,0 +1,156 @@
+"""Under load: 16 clients at once, some leave in the middle, some send garbage; the good ones get right answers, and
+nothing stays behind. Then the command itself, from start to Ctrl-C."""
+
+import gc
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import openai
+import pytest
+
+from tests.zoo.serving import NAME, Running, client_of, expected, read, running
+from zoo.serve import lanes
+
+COMPLETIONS = "/v1/completions"
+PROMPTS = ["The river sings", "every quiet meadow turns", "a narrow ribbon", "Some old lantern opens the garden"]
+NEW, CLIENTS = 24, 16
+DRAWN = dict(temperature=0.9, top_p=0.9)
+GARBAGE = [
+    b"\x00\xff\x16\x03\x01 not HTTP at all\r\n\r\n",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n{"prompt": "',
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n\xff\xfe[{",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + b"A: " + b"x" * 100_000,
+]
+
+
+@pytest.fixture(scope="module")
+def truth():
+    greedy = [expected(prompt, NEW).texts[0] for prompt in PROMPTS]
+    drawn = [expected(prompt, NEW, key=jax.random.key(n), **DRAWN).texts[0] for n, prompt in enumerate(PROMPTS)]
+    return greedy, drawn
+
+
+def client(served: Running, sdk: openai.OpenAI, number: int, found: dict[int, object]) -> None:
+    """One of the 16: good (0 to 7), gone in the middle (8 to 11), garbage (12 to 15)."""
+    which, body = number % 4, {"model": NAME, "max_tokens": NEW, "temperature": 0}
+    body["prompt"] = PROMPTS[which]
+    try:
+        if number < 4:
+            found[number] = sdk.completions.create(**body).choices[0].text
+        elif number < 8:
+            events = sdk.completions.create(**body | DRAWN | {"seed": which}, stream=True)
+            found[number] = "".join(event.choices[0].text for event in events)
+        elif number < 12:
+            with served.send("POST", COMPLETIONS, body | {"max_tokens": 90, "stream": number % 2 == 0}) as connection:
+                if number % 2 == 0:
+                    connection.recv(100)
+        else:
+            for sent in GARBAGE[which::4]:
+                with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+                    connection.sendall(sent)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):
+                        pass
+    except ConnectionError:
+        found[number] = None if number >= 8 else "lost"
+    except Exception as error:
+        found[number] = error
+
+
+def storm(served: Running) -> dict[int, object]:
+    found: dict[int, object] = {}
+    with client_of(served.port) as sdk:
+        threads = [threading.Thread(target=client, args=(served, sdk, number, found)) for number in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    served.settle()
+    return found
+
+
+def held(served: Running) -> tuple[int, int, int, float]:
+    """Open files, threads, arrays of jax, resident MB, once connections are gone."""
+    until = time.monotonic() + 20
+    while served.server.server_state.connections:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    gc.collect()
+    files, threads, arrays = len(os.listdir("/proc/self/fd")), threading.active_count(), len(jax.live_arrays())
+    return files, threads, arrays, int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory and open files are read from /proc")
+def test_sixteen_clients_and_nothing_stays(truth):
+    greedy, drawn = truth
+    with running(max_waiting=64) as served:
+        with client_of(served.port) as sdk:
+            for prompt in (PROMPTS[:1], PROMPTS):  # batches of 1 and of 4, so that every program is there
+                for more in (dict(temperature=0), DRAWN):
+                    sdk.completions.create(model=NAME, prompt=prompt, max_tokens=NEW, **more)
+        storm(served)  # starts the threads that read
+        storm(served)
+        before = held(served)
+        for _ in range(5):
+            found = storm(served)
+            assert [found[number] for number in range(4)] == greedy
+            assert [found[number] for number in range(4, 8)] == drawn
+            assert all(found.get(number) is None for number in range(8, CLIENTS))
+        after = held(served)
+        print(before, after)
+        assert after[:3] == before[:3]
+        # 80 clients in between. What is held for a request longer than for its answer shows above; this is for what no
+        # count knows of: 8 MB are 100 KB a client, and 0.4 MB, the allocator's, were measured.
+        assert after[3] - before[3] < 8
+        assert json.loads(served.ask("GET", "/health")[2])["running"] == 0
+        assert not served.service.engine._waiting and not served.service.engine._lanes
+
+
+def test_a_short_text_does_not_wait_for_a_long_ones_end(truth, monkeypatch):
+    class Slow(lanes.TextBatch):
+        def advance(self, until):
+            time.sleep(0.02)
+            super().advance(until)
+
+    monkeypatch.setattr(lanes, "TextBatch", Slow)
+    with running(concurrency=2) as served:
+        body = {"prompt": PROMPTS[0], "max_tokens": 96, "temperature": 0, "stream": True}
+        with served.send("POST", COMPLETIONS, body) as long:
+            first = long.recv(100)
+            made = served.client.completions.create(model=NAME, prompt=PROMPTS[1], max_tokens=NEW, temperature=0)
+            assert made.choices[0].text == truth[0][1]
+            assert served.service.engine.running == 1  # the long one goes on
+            rest = read(long)[2] if first.endswith(b"\r\n\r\n") else b"".join(iter(lambda: long.recv(65536), b""))
+            assert b"[DONE]" in rest
+
+
+def test_the_command_from_start_to_ctrl_c():
+    words = [sys.executable, "-m", "zoo", "serve", "oneblock/gpt-tiny", "--port", "0", "--name", "little"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert select.select([process.stdout], [], [], 120)[0]
+        line = process.stdout.readline()
+        told = re.fullmatch(r"little at http://127\.0\.0\.1:(\d+)/v1 \(completions; no chat template; .*\); .*\n", line)
+        with socket.create_connection(("127.0.0.1", int(told[1])), timeout=30) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert json.loads(read(connection)[2])["status"] == "ok"
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+        assert (process.returncode, out, error) == (130, "", "interrupted\n")
+    finally:
+        process.kill()
+        process.communicate()

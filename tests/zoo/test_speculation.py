@@ -1,0 +1,143 @@
+"""Speculative decoding: the large model's texts, by their distribution and, greedy, to the token."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+import zoo
+from zoo.errors import InputError
+from zoo.generation.sampling import Sampling, filter_logits
+from zoo.layer_config import RotaryScaling
+
+VOCABULARY, NEW = 6, 12
+PROMPTS = [[1, 2, 3], [4], [5, 0, 5, 2, 1]]
+SIZES = dict(vocab_size=VOCABULARY, embed_dim=16, num_heads=4, mlp_dim=24, num_layers=1, max_positions=48)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """(large, its parameters, small, its parameters): of other families, and of other opinions."""
+    found = []
+    for name, seed, scale in (("llama-tiny", 3, 12), ("gpt-tiny", 7, 6)):
+        heads = {"num_kv_heads": 2} if name == "llama-tiny" else {}
+        model = zoo.create(name, **SIZES, **heads)
+        found += [model, jax.tree.map(lambda x, s=scale: s * x if x.ndim > 1 else x, model.init(jax.random.key(seed)))]
+    return tuple(found)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"stop_ids": (2,), "min_new_tokens": 2, "forced_ids": [3]}, {"repetition_penalty": 1.3, "banned_ids": [4]}],
+    ids=["plain", "stops", "penalty"],
+)
+def test_greedy_text_is_the_large_models(made, settings):
+    """Ragged prompts, of which one has one token; rows that accept more than others, and rows that stop."""
+    model, params, small, small_params = made
+    given = dict(max_new_tokens=NEW) | settings
+    plain = zoo.generate(model, params, PROMPTS, **given)
+    drafted = zoo.generate(model, params, PROMPTS, draft=(small, small_params), draft_tokens=3, **given)
+    assert drafted.tokens.tolist() == plain.tokens.tolist()
+    assert drafted.lengths.tolist() == plain.lengths.tolist() and drafted.stopped.tolist() == plain.stopped.tolist()
+    np.testing.assert_allclose(drafted.log_probs, plain.log_probs, atol=1e-5)
+    assert plain.acceptance is None and ((drafted.acceptance >= 0) & (drafted.acceptance <= 1)).all()
+
+
+def exact(model, params, prompt, sampling, steps):
+    """The probability of each text of so many tokens, by one pass over all of them."""
+    lines = np.asarray(list(itertools.product(range(VOCABULARY), repeat=steps)))
+    logits = model.apply(params, np.concatenate([np.tile(prompt, (len(lines), 1)), lines], axis=1)).logits
+    logits = logits[:, len(prompt) - 1 : -1]
+    shares = jax.nn.softmax(filter_logits(logits.reshape(-1, VOCABULARY), sampling)).reshape(logits.shape)
+    return np.take_along_axis(np.asarray(shares, np.float64), lines[..., None], axis=2)[..., 0].prod(axis=1)
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 1.5}, dict(temperature=0.9, top_k=4, top_p=0.9, min_p=0.1)])
+def test_texts_are_distributed_as_the_large_models(made, settings):
+    """Chi-square over all texts of three tokens after two prompts; with fewer drafts, and more, than are left."""
+    model, params, small, small_params = made
+    draws, steps = 6000, 3
+    out = zoo.generate(
+        model, params, PROMPTS[:2], max_new_tokens=steps, key=jax.random.key(11), samples=draws,
+        draft=(small, small_params), draft_tokens=2, **settings,
+    )  # fmt: skip
+    for number, prompt in enumerate(PROMPTS[:2]):
+        expected = draws * exact(model, params, prompt, Sampling(**settings), steps)
+        mine = out.tokens[number * draws : (number + 1) * draws] @ (VOCABULARY ** np.arange(steps)[::-1])
+        seen = np.bincount(mine, minlength=VOCABULARY**steps)
+        assert seen[expected == 0].sum() == 0
+        often = expected >= 5
+        expected, seen = (np.append(x[often], x[~often].sum()) for x in (expected, seen))
+        kept = expected > 0
+        statistic = ((seen - expected)[kept] ** 2 / expected[kept]).sum()
+        assert chi2.sf(statistic, kept.sum() - 1) > 1e-3
+    rate = out.acceptance.mean()
+    assert 0.1 < rate < 0.9  # the models disagree, or this would show nothing
+
+
+def test_a_row_draws_as_it_would_alone_and_a_model_agrees_with_itself(made):
+    model, params, small, small_params = made
+    keys = jax.random.split(jax.random.key(2), 3)
+    given = dict(max_new_tokens=NEW, temperature=1.5, draft=(small, small_params), draft_tokens=3)
+    together = zoo.generate(model, params, PROMPTS, key=keys, **given)
+    alone = zoo.generate(model, params, PROMPTS[2:], key=keys[2:], **given)
+    assert together.tokens[2].tolist() == alone.tokens[0].tolist()
+    given |= dict(draft=(model, params), temperature=0.0)
+    assert zoo.generate(model, params, PROMPTS, **given).acceptance.tolist() == [1.0] * 3
+
+
+def test_stop_texts_and_lengths_end_drafted_texts(made):
+    class Digits:
+        vocab_size, bos_id, eos_id, fingerprint = VOCABULARY, None, None, "a"
+
+        def encode(self, text):
+            return [int(letter) for letter in text]
+
+        def decode(self, ids):
+            return "".join(str(token) for token in ids)
+
+    model, params, small, small_params = made
+    given = dict(max_new_tokens=NEW, tokenizer=Digits())
+    free = zoo.generate(model, params, ["123"], **given).texts[0]
+    given |= dict(stop=free[4:6], draft=(small, small_params, Digits()), draft_tokens=3)
+    cut = zoo.generate(model, params, ["123"], **given)
+    assert cut.texts[0] == free[: free.index(free[4:6])] and cut.stopped[0]
+    other = Digits()
+    other.fingerprint = "b"
+    with pytest.raises(InputError, match="the draft's tokenizer is another than the model's"):
+        zoo.generate(model, params, ["123"], **given | {"draft": (small, small_params, other)})
+
+
+def test_what_does_not_go_together_is_one_line(made):
+    model, params, small, small_params = made
+    other = zoo.create("gpt-tiny", **SIZES | {"vocab_size": 7})
+    scaling = RotaryScaling("dynamic", 2.0, original_max_positions=8)
+    by_length = zoo.create("llama-tiny", **SIZES, rotary_scaling=scaling)
+    encoder = zoo.create("bert-tiny", vocab_size=VOCABULARY)
+    for draft, more, said in (
+        ((other, {}), {}, "the draft's vocabulary has 7 ids and the model's 6; they must be the same"),
+        ((small,), {}, "draft must be (model, params) or (model, params, tokenizer)"),
+        (small, {}, "draft must be (model, params) or (model, params, tokenizer)"),
+        ((small, {}), {"draft_tokens": 0}, "draft_tokens is 0; it must be from 1 to 16"),
+        (
+            (by_length, {}),
+            {},
+            'drafts do not go with "dynamic" rotary scaling, whose angles go by the length',
+        ),
+        (
+            (encoder, {}),
+            {},
+            'generation needs a causal language model; this one has visibility "full" and head "lm"',
+        ),
+        (
+            (small, small_params),
+            {"max_new_tokens": 44},
+            "a prompt of 1 tokens and 44 new ones with 4 drafts exceed the model's 48 positions; ask for at most 43 "
+            "new tokens",
+        ),
+    ):
+        with pytest.raises(InputError) as caught:
+            zoo.generate(model, params, [[1]], **dict(max_new_tokens=4, draft=draft) | more)
+        assert str(caught.value) == said
