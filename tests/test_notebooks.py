@@ -11,6 +11,7 @@ nbclient = pytest.importorskip("nbclient", reason="notebooks run where nbclient 
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 QUICKSTART, TRANSFER = FOLDER / "01_quickstart.ipynb", FOLDER / "03_transfer.ipynb"
+ATTENTION, INSIDE = FOLDER / "04_attention_by_hand.ipynb", FOLDER / "05_inside_a_model.ipynb"
 KEPT = """
 import json
 print(json.dumps({
@@ -80,6 +81,65 @@ def test_transfer(monkeypatch, tmp_path):
     assert sorted(values["cells"]) == sorted([arm, n, seed] for arm in arms for n in (16, 100) for seed in (0, 1))
     assert sum("image/png" in output.get("data", {}) for output in outputs_of(cells)) >= 2
     assert "Pre-trained against random start" in "".join(values["head"])
+
+
+def test_attention_by_hand(monkeypatch, tmp_path):
+    """The lectures' numbers, out of the cells: W1, W2, W3, W5, W6, W10, W11; both backward passes; saturation."""
+    small(monkeypatch, tmp_path)
+    values, cells = run(
+        ATTENTION,
+        "import json; print(json.dumps({'missing': missing, 'softmax': softmax.tolist(), 'mix': mix.tolist(), "
+        "'other': other_mix.tolist(), 'views': [view.tolist() for view in views.values()], 'terms': terms.tolist(), "
+        "'shapes': list(shapes.values()), 'non_zero': non_zero, "
+        "'depends': [list(model.values()) for model in depends.values()], "
+        "'pictures': {name: picture.tolist() for name, picture in pictures.items()}, 'differences': differences, "
+        "'divided': divided.tolist(), 'plain': plain.tolist()}))",
+    )
+    assert values["missing"] == []
+    np.testing.assert_allclose(values["softmax"], [0.665, 0.245, 0.090], atol=5e-4)
+    np.testing.assert_allclose([values["mix"], values["other"]], [[[2.5, 0.5]], [[3.0, 0.5]]], atol=1e-6)
+    assert values["views"] == [[[19, 22], [43, 50]]] * 4
+    assert values["terms"] == [[[5, 6], [15, 18]], [[14, 16], [28, 32]]]
+    assert values["shapes"] == [[4, 8], [8, 4], [4, 4], [4, 4], [4, 4], [4, 8], [4, 8]]
+    assert values["non_zero"] == [1, 2, 3]
+    assert values["depends"] == [[[0, 1, 2, 3], [0, 1, 2, 3]], [[0, 1, 2], [0]]]
+    quickstart = {"causal": "causal (GPT, LLaMA)", "segments": "packed", "padding": "padded"}
+    pictures = {quickstart.get(name, name): np.array(picture) for name, picture in values["pictures"].items()}
+    check_masks(pictures | {"full (BERT)": np.ones((8, 8), bool)})
+    assert values["differences"].keys() == {"dX", "dW", "db", "dQ", "dK", "dV", "dP", "dS"}
+    assert max(values["differences"].values()) <= 1e-6
+    assert values["plain"][-1][0] < 0.25 < 3.3 < values["divided"][-1][0] < np.log(64)
+    assert sum("image/png" in output.get("data", {}) for output in outputs_of(cells)) == 5
+
+
+def test_inside_a_model(monkeypatch, tmp_path):
+    """Sums, lens, copying, patching and steering of a shipped model."""
+    small(monkeypatch, tmp_path)
+    values, cells = run(
+        INSIDE,
+        "import json; print(json.dumps({'missing': missing, 'size': [L, N], 'sum': sum_error, 'ids': ids, "
+        "'lens': table.ids[-1, :, 0].tolist(), "
+        "'own': model.apply(params, jnp.array([ids])).logits[0].argmax(-1).tolist(), "
+        "'scores': scores.tolist(), 'weights': maps.weights.sum(-1).min().item(), 'bars': [bars.total, difference], "
+        "'losses': losses, 'heat': heat.values.tolist(), 'differs': differs, 'odds': odds, "
+        "'none': float(unsteered[piece(GOOD)] - unsteered[piece(BAD)]), 'texts': list(continuations.values())}))",
+    )
+    layers, heads = values["size"]
+    assert values["missing"] == [] and values["sum"] < 1e-5
+    assert values["lens"] == values["own"] and len(values["ids"]) == len(values["lens"])
+    assert np.shape(values["scores"]) == (layers, heads)
+    assert 0 <= np.min(values["scores"]) <= np.max(values["scores"]) <= 1
+    assert abs(values["weights"] - 1) < 1e-5 and values["bars"][0] == pytest.approx(values["bars"][1], abs=1e-3)
+    by_score, by_chance = values["losses"].values()
+    assert by_score[0] == by_chance[0] and np.all(np.isfinite([by_score, by_chance]))
+    heat = np.array(values["heat"])
+    assert heat.shape == (layers, len(values["ids"])) and np.abs(heat[:, : values["differs"]]).max() < 1e-3
+    assert heat[-1, -1] == pytest.approx(1, abs=1e-3)
+    assert values["odds"][3] == pytest.approx(values["none"], abs=1e-3) and len(set(values["odds"])) > 1
+    assert all(text.startswith("i watched the film") for text in values["texts"])
+    assert sum("image/png" in output.get("data", {}) for output in outputs_of(cells)) == 7
+    (page,) = [o["data"]["text/html"] for o in outputs_of(cells) if "iframe" in o.get("data", {}).get("text/html", "")]
+    assert "srcdoc" in page
 
 
 def check_models(values):

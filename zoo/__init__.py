@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors, which run nothing
     from zoo.cache import Cache
+    from zoo.calibration import quantize
     from zoo.checkpoints import export, load
     from zoo.config import ModelConfig
     from zoo.errors import InputError
@@ -48,6 +49,7 @@ _HOMES = {
     "list_models": "zoo.registry",
     "load": "zoo.checkpoints",
     "load_tokenizer": "zoo.tokenizer",
+    "quantize": "zoo.calibration",
     "stack_layers": "zoo.stack",
     "stream": "zoo.generation.generate",
     "summarise": "zoo.summary",
@@ -76,6 +78,7 @@ __all__ = [
     "list_models",
     "load",
     "load_tokenizer",
+    "quantize",
     "stack_layers",
     "stream",
     "summarise",

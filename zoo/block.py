@@ -24,6 +24,7 @@ from zoo.dense import Dense
 from zoo.dropout import at_site, drop
 from zoo.errors import InputError
 from zoo.feed_forward import Experts, FeedForward, residual_stddev
+from zoo.int8 import require_float
 from zoo.layer_config import LayerConfig
 from zoo.masks import Mask
 from zoo.norms import HeadsNorm, Norm
@@ -112,9 +113,11 @@ class Attention(nn.Module):
             residual_stddev(config),
             contracted=2,
             use_bias=config.attention_out_bias,
+            outliers=config.int8 and config.int8.out,
             name="out",
         )(mixed)
         if look.touches("attention.heads"):
+            require_float(config, 'site "attention.heads"')
             kernel = self.get_variable("params", "out")["kernel"].astype(mixed.dtype)
             heads = jnp.einsum("btnh,nhd->btnd", mixed, kernel)
             changed = look("attention.heads", heads)
@@ -129,6 +132,7 @@ class Attention(nn.Module):
             config.dtype,
             config.initializer_range,
             use_bias=config.attention_bias,
+            outliers=config.int8 and config.int8.attention,
             name=name,
         )
 

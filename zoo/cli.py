@@ -111,4 +111,5 @@ SUBCOMMANDS = {
     "serve": "zoo.serve.command:serve",
     "embed": "zoo.text_commands:embed",
     "fill": "zoo.text_commands:fill",
+    "cost": "zoo.cost_command:cost",
 }

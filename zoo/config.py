@@ -16,6 +16,7 @@ from zoo.config_checks import (
     MAX_LAYERS,
     check_heads,
     check_images,
+    check_int8,
     check_ranks,
     check_types,
     nearest_divisor,
@@ -24,7 +25,7 @@ from zoo.config_checks import (
     require_int,
     require_positive,
 )
-from zoo.layer_config import LayerConfig, RotaryScaling
+from zoo.layer_config import Int8, LayerConfig, RotaryScaling
 
 _LIMITS = {"num_layers": MAX_LAYERS, "vocab_size": 100 * MAX_DIM, "max_positions": 100 * MAX_DIM}
 
@@ -109,6 +110,8 @@ class ModelConfig:
         residual_init: divide it by sqrt(2 L) in the projections that write to the stream (Radford et al. 2019, 2.3).
         dtype: of activations; parameters are float32, and softmax, norms and logits are computed in float32.
         scan: run layers under lax.scan over stacked parameters (short compile) and not as a Python loop.
+        int8: kernels are int8 with a few float columns each (zoo.int8; Dettmers et al. 2022, arXiv:2208.07339), as
+            zoo.quantize makes them; None for float ones.
         remat: what the backward pass computes again: nothing ("none"), all but named results ("minimal") or products of
             weights ("dots"), whole blocks ("full"), or as minimal with those in host memory ("offload"): zoo/remat.py.
         attention_kernel: see zoo.attention.attend; "auto" takes the fastest that honours what the call asks.
@@ -194,6 +197,7 @@ class ModelConfig:
     residual_init: bool = False
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     scan: bool = False
+    int8: Int8 | None = None
     remat: Literal["none", "minimal", "dots", "full", "offload"] = "none"
     attention_kernel: Literal[
         "auto", "xla", "cudnn", "blockwise", "ring", "gathered", "splash", "splash_interpreted", "einsum"
@@ -264,6 +268,7 @@ class ModelConfig:
         for name in ("dropout", "embed_dropout", "attention_dropout", "head_dropout"):
             require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}; it must be in [0, 1)")
         check_heads(self)
+        check_int8(self)
         check_images(self)
         check_ranks(self)
         require_positive(self, "layer_scale")
@@ -349,4 +354,7 @@ class ModelConfig:
         if plain.get("rotary_scaling") is not None:
             refuse_unknown(plain["rotary_scaling"], RotaryScaling)
             plain["rotary_scaling"] = RotaryScaling(**plain["rotary_scaling"])
+        if plain.get("int8") is not None:
+            refuse_unknown(plain["int8"], Int8)
+            plain["int8"] = Int8(**plain["int8"])
         return cls(**plain)

@@ -101,6 +101,21 @@ def check_ranks(config: Any) -> None:
         require(not config.pooler, 'pooler reads a stream of width embed_dim, but embed_projection "tokens" narrows it')
 
 
+def check_int8(config: Any) -> None:
+    """Counts of float columns that the kernels have, and a model that int8 is there for."""
+    if config.int8 is None:
+        return
+    require(hasattr(config.int8, "table"), f"int8 is {config.int8!r}; it is what zoo.quantize made, or None")
+    require(not config.cross_attention and not config.image_size, "int8 is for models of texts without cross_attention")
+    mixed = config.num_heads * config.head_dim
+    most = {"attention": config.embed_dim, "out": mixed, "mlp": config.embed_dim, "down": config.mlp_dim}
+    for name, width in most.items():
+        require_int(f"int8.{name}", getattr(config.int8, name), 0, width)
+    if config.int8.table is not None:
+        require_int("int8.table", config.int8.table, 0, config.embed_width)
+        require(config.head != "masked_lm", 'int8.table is set, but the read-out of head "masked_lm" stays float')
+
+
 def check_images(config: Any) -> None:
     """What image_size and the tokens before the patches need of the other fields of a ModelConfig."""
     require_int("image_size", config.image_size, 0, MAX_DIM)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from zoo import int8
 from zoo.initializers import normal
 from zoo.sharded_product import product
 
@@ -21,6 +22,7 @@ class Dense(nn.Module):
         stddev: of the initial kernel.
         contracted: how many last axes of x the kernel meets.
         use_bias: whether there is a bias, initially zeros.
+        outliers: None for a float kernel; else it is int8 but for so many input columns (zoo.int8).
     """
 
     features: int | tuple[int, ...]
@@ -29,14 +31,19 @@ class Dense(nn.Module):
     stddev: float
     contracted: int = 1
     use_bias: bool = True
+    outliers: int | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         out = (self.features,) if isinstance(self.features, int) else self.features
         met = x.shape[x.ndim - self.contracted :]
-        kernel = self.param("kernel", normal(self.stddev), (*met, *out), jnp.float32)
-        path = self.rule and f"{self.rule}/kernel"
-        y = product(path, x.astype(self.dtype), kernel, self.contracted)
+        if self.outliers is None:
+            kernel = self.param("kernel", normal(self.stddev), (*met, *out), jnp.float32)
+            path = self.rule and f"{self.rule}/kernel"
+            y = product(path, x.astype(self.dtype), kernel, self.contracted)
+        else:
+            kernel = int8.parameters(self, met, out, self.outliers, self.stddev)
+            y = int8.product(x.astype(self.dtype), *kernel).astype(self.dtype)
         if not self.use_bias:
             return y
         return add_bias(y, self.param("bias", nn.initializers.zeros_init(), out, jnp.float32))

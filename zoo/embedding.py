@@ -8,11 +8,13 @@ from zoo.config import ModelConfig
 from zoo.dense import Dense
 from zoo.dropout import at_site, drop
 from zoo.initializers import normal
+from zoo.int8 import Int8Rows
+from zoo.int8 import table as int8_table
 from zoo.norms import Norm
 from zoo.positions import relative_buckets, sinusoidal
 
 
-def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
+def look_up(table: jax.Array | Int8Rows, ids: jax.Array) -> jax.Array:
     """table[ids], equal to one_hot(ids) @ table; ids outside 0..V-1 give NaN, never a clamped neighbour.
 
     Args:
@@ -23,19 +25,24 @@ def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
         [B, T, D].
     """
     ids = ids.astype(jnp.int32)
+    if isinstance(table, Int8Rows):
+        return table.look_up(ids)
     rows = jnp.where(ids < 0, table.shape[0], ids)
     return jnp.take(table, rows, axis=0, mode="fill", fill_value=jnp.nan)
 
 
 class Table(nn.Module):
-    """An embedding table: one parameter `embedding` [rows, dim]."""
+    """An embedding table: one parameter `embedding` [rows, dim]; Int8Rows where `outliers` is not None."""
 
     rows: int
     dim: int
     stddev: float
+    outliers: int | None = None
 
     @nn.compact
-    def __call__(self) -> jax.Array:
+    def __call__(self) -> jax.Array | Int8Rows:
+        if self.outliers is not None:
+            return int8_table(self, self.rows, self.dim, self.outliers, self.stddev)
         return self.param("embedding", normal(self.stddev), (self.rows, self.dim), jnp.float32)
 
 
@@ -62,7 +69,8 @@ class Embed(nn.Module):
         stddev = config.initializer_range
         tokens_alone = config.embed_projection == "tokens"
         width = config.embed_dim if tokens_alone else config.embed_width
-        table = Table(config.vocab_size, config.embed_width, stddev, name="token")()
+        outliers = config.int8 and config.int8.table
+        table = Table(config.vocab_size, config.embed_width, stddev, outliers, name="token")()
         x = look_up(table, inputs) if inputs.ndim == 2 else inputs.astype(jnp.float32)
         if config.embed_scale is not None:
             x = x * jnp.asarray(config.embed_scale, config.dtype).astype(x.dtype)

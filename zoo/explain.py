@@ -83,6 +83,7 @@ MEANINGS = {
     "residual_init": "smaller initial weights where updates are written",
     "dtype": "of activations",
     "scan": "layers in a scan or in a loop",
+    "int8": "weights in int8, with so many float columns a kernel",
     "remat": "what the backward pass recomputes",
     "attention_kernel": "which kernel computes attention",
     "label_names": "names of the classes",

@@ -34,7 +34,9 @@ class FeedForward(nn.Module):
 
     def _dense(self, features: int, stddev: float, name: str) -> Dense:
         config = self.config
-        return Dense(features, f"mlp/{name}", config.dtype, stddev, use_bias=config.mlp_bias, name=name)
+        outliers = config.int8 and (config.int8.down if name == "down" else config.int8.mlp)
+        bias = config.mlp_bias
+        return Dense(features, f"mlp/{name}", config.dtype, stddev, use_bias=bias, outliers=outliers, name=name)
 
 
 def route(logits: jax.Array, chosen: int) -> jax.Array:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from zoo import int8
 from zoo.config import ModelConfig
 from zoo.dense import Dense, add_bias
 from zoo.dropout import Dropout, drop
@@ -28,12 +29,17 @@ def read_out(
 
     Args:
         hidden: [..., D].
-        matrix: [D, V]; [V, D] where `by_rows`, as a token table lies. Its transpose is never formed: a CPU would write
+        matrix: [D, V], or Int8Rows, or the parts of an int8 kernel (zoo.int8); [V, D] where `by_rows`, as a token table lies. Its transpose is never formed: a CPU would write
             it out anew for every token.
         soft_cap: c tanh(logit / c).
         by_rows: how the matrix lies.
     """
-    matrix, whole = matrix.astype(hidden.dtype), {"preferred_element_type": jnp.float32}
+    whole = {"preferred_element_type": jnp.float32}
+    if isinstance(matrix, int8.Int8Rows):
+        return capped(matrix.read_out(hidden), soft_cap)
+    if isinstance(matrix, tuple):
+        return capped(int8.product(hidden, *matrix), soft_cap)
+    matrix = matrix.astype(hidden.dtype)
     if not by_rows:
         logits = jnp.matmul(hidden, matrix, **whole)
     elif math.prod(hidden.shape[:-1]) <= FEW_ROWS:
@@ -42,6 +48,11 @@ def read_out(
         logits = logits.reshape(*hidden.shape[:-1], -1)
     else:
         logits = jax.lax.dot_general(hidden, matrix, (((hidden.ndim - 1,), (1,)), ((), ())), **whole)
+    return capped(logits, soft_cap)
+
+
+def capped(logits: jax.Array, soft_cap: float | None) -> jax.Array:
+    """c tanh(logits / c), or the logits where there is no cap."""
     return logits if soft_cap is None else soft_cap * jnp.tanh(logits / soft_cap)
 
 
@@ -53,10 +64,13 @@ class LMHead(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         config = self.config
-        matrix = table
+        matrix, outliers = table, config.int8 and config.int8.table
         if not config.tie_embeddings:
-            shape = (config.hidden_width, config.vocab_size)
-            matrix = self.param("kernel", normal(config.initializer_range), shape, jnp.float32)
+            shape, stddev = (config.hidden_width, config.vocab_size), config.initializer_range
+            if outliers is None:
+                matrix = self.param("kernel", normal(stddev), shape, jnp.float32)
+            else:
+                matrix = int8.parameters(self, shape[:1], shape[1:], outliers, stddev)
         logits = read_out(hidden, matrix, config.logit_soft_cap, by_rows=config.tie_embeddings)
         if config.lm_bias:
             logits = logits + self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,), jnp.float32)

@@ -30,6 +30,25 @@ class LayerConfig:
     rotary_scaled: bool = True
 
 
+@dataclass(frozen=True)
+class Int8:
+    """Weights in int8 (zoo.int8): how many input columns of each kind of kernel stay float.
+
+    Attributes:
+        attention: of query, key and value.
+        out: of attention's out projection.
+        mlp: of the FFN's up and gate.
+        down: of its down.
+        table: of the token table and of an untied read-out; None leaves both float.
+    """
+
+    attention: int = 0
+    out: int = 0
+    mlp: int = 0
+    down: int = 0
+    table: int | None = None
+
+
 def shortest_pattern(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
     """The shortest pattern that, repeated and cut off at the end, gives `layers`."""
     for length in range(1, len(layers)):

@@ -11,6 +11,7 @@ from zoo.call_checks import as_array, check_shapes, check_values, require_key
 from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.forward import Inputs, Output, forward, initialise, read_out_module
+from zoo.int8 import token_table
 from zoo.parameter_checks import check_parameters
 from zoo.patches import resize_positions
 from zoo.probe import Edit
@@ -53,7 +54,7 @@ class Model:
         if not shape or shape[-1] != width:
             raise InputError(f"unembed: hidden has shape {shape}; its last axis must be {width}")
         own = params.get(head.name, {})
-        return type(head)(self.config).apply({"params": own}, hidden, params["embed"]["token"]["embedding"])
+        return type(head)(self.config).apply({"params": own}, hidden, token_table(params["embed"]["token"]))
 
     def apply(
         self,
@@ -92,8 +93,8 @@ class Model:
             logits_at: int [B, K]: vocabulary logits at these positions alone; False: none; None: at all.
             segments: S: a classifier answers for each of the texts 1 to S of `segment_ids`, logits [B, S, C], as it
                 would for that text alone (one that is not there gives the answer to zeros); 0: once a row.
-            want: more to return: "hidden_states", "attentions", and sites, such as "blocks.*.attention.out" (zoo.probe),
-                whose arrays come as `sites`.
+            want: more to return: "hidden_states", "attentions", and sites such as "blocks.*.mid" (zoo.probe), which
+                come as `sites`.
             edits: changes at sites; zoo.lens.run makes them of its interventions.
             dropout_key: None in evaluation; a key, folded by row number, or an array of B keys, one a row.
 

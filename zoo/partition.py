@@ -66,6 +66,7 @@ RULES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     (r"(pooler|(masked_lm|(token_|distillation_)?classifier|span|replaced_token)/dense)/bias", (SPLIT_VECTOR,)),
     (r"(next_sentence|(token_|distillation_)?classifier|span|replaced_token)/kernel", ("fsdp", None)),
     (r"(next_sentence|(token_|distillation_)?classifier|span|replaced_token)/bias", (VECTOR,)),
+    (r"(kernel|embedding)_scale|outlier_(columns|kernel|embedding)", ()),  # of int8 weights: small, and whole
 )
 
 _COMPILED = tuple((re.compile(rf"(?:^|/){pattern}$"), axes) for pattern, axes in RULES)

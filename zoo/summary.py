@@ -40,6 +40,11 @@ class Summary:
         return 3 * self.flops_per_token
 
     @property
+    def weight_bytes(self) -> int:
+        """Of float32 parameters, or of int8 ones with their scales and float columns (zoo.int8)."""
+        return weight_bytes(self.config)
+
+    @property
     def training_bytes(self) -> int:
         """float32 parameters, gradients and Adam's two moments: 16 bytes a parameter."""
         return 16 * self.total_parameters
@@ -76,8 +81,8 @@ class Summary:
             (f"forward FLOPs a token (T = {self.seq_len})", f"{self.flops_per_token:,.0f}"),
             *((f"  of these {name}", f"{count:,.0f}") for name, count in self.forward_flops.items()),
             ("training FLOPs a token", f"{self.training_flops_per_token:,.0f}"),
-            ("weights in float32", _bytes_text(4 * self.total_parameters)),
-            ("training state (weights, gradients, moments)", _bytes_text(self.training_bytes)),
+            ("weights in int8" if config.int8 else "weights in float32", _bytes_text(self.weight_bytes)),
+            *([] if config.int8 else [("training state (weights, gradients, moments)", _bytes_text(self.training_bytes))]),
         ]
         if config.visibility != "full":
             rows.append(("cache a token", _bytes_text(self.cache_bytes_per_token)))
@@ -106,7 +111,7 @@ def summarise(model_or_config, seq_len: int | None = None) -> Summary:
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
-    """Parameters by part, by formula; their sum equals the leaves of Model.init exactly.
+    """Parameters by part, by formula; their sum equals the leaves of Model.init exactly (of the float model, for int8).
 
     attention: D N H + 2 D K H + N H D, and biases; feed-forward: 2 D F (3 D F gated), and biases.
     """
@@ -163,6 +168,23 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         "norms": (layers * norms - unread) * norm + (norm if config.final_norm else 0) + layers * scales,
         "heads": head,
     }
+
+
+def weight_bytes(config: ModelConfig) -> int:
+    """Bytes of the parameters. An int8 kernel [in, out] with O float columns has in out + 4 (out + O + O out)."""
+    whole = 4 * sum(count_parameters(config).values())
+    if config.int8 is None:
+        return whole
+    D, F, int8 = config.embed_dim, config.mlp_dim, config.int8
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention = [(D, out, int8.attention) for out in (queries, keys, keys)] + [(queries, D, int8.out)]
+    mlp = [(D, F, int8.mlp)] * (2 if config.gated else 1) + [(F, D, int8.down)]
+    kernels = (attention + mlp * max(config.num_experts, 1)) * (1 if config.shared_layers else config.num_layers)
+    if int8.table is not None:
+        kernels.append((config.embed_width, config.vocab_size, int8.table))
+        if config.head == "lm" and not config.tie_embeddings:
+            kernels.append((config.hidden_width, config.vocab_size, int8.table))
+    return whole + sum(4 * (out + kept + kept * out) - 3 * inputs * out for inputs, out, kept in kernels)
 
 
 def _classifier(config: ModelConfig, norm: int) -> int:

@@ -41,7 +41,7 @@ def test_slice_names(name, topology, count, chips):
         ("v5ee:16x16", 'did you mean "v5e"'),
         ("v5litpod-16", 'did you mean "v5litepod"'),
         ("sixteen", "such as v5e:16x16"),
-        ("v3:4x4", "jax sees each v3 chip as 2 devices, and a plan counts one a chip; plan for one of v4, v5e, v5p, v6e"),
+        ("v3:4x4", "each v3 chip as 2 devices, and a plan counts one a chip; plan for one of v4, v5e, v5p, v6e"),
         ("tpu7x:4x4x4", "jax sees each tpu7x chip as 2 devices"),
     ],
 )

@@ -18,7 +18,7 @@ def small(config: zoo.ModelConfig) -> zoo.ModelConfig:
     pattern = tuple(dict.fromkeys(layers))
     return config.replace(
         **dict(vocab_size=17, embed_dim=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp_dim=24, max_positions=16),
-        **dict(num_layers=2, layer_pattern=pattern, initializer_range=0.4, norm_eps=1e-5, rotary_base=100.0),
+        **dict(num_layers=len(pattern), layer_pattern=pattern, initializer_range=0.4, norm_eps=1e-5, rotary_base=100.0),
         **dict(dropout=0.0, embed_dropout=0.0, attention_dropout=0.0, tie_embeddings=True, lm_bias=False),
         rotary_dim=config.rotary_dim and 2,
         rotary_scaling=None,

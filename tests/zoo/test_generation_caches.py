@@ -7,6 +7,7 @@ import pytest
 
 import zoo
 from zoo.generation import decoding, text_batch
+from zoo.generation.prompts import left_padded
 from zoo.generation.sampling import Sampling
 from zoo.generation.text_batch import TextBatch
 from zoo.layer_config import LayerConfig
@@ -49,15 +50,16 @@ def test_a_ring_gives_the_text_of_whole_passes_in_chunks_longer_than_the_window(
 def test_eight_bits_change_no_token_that_is_ahead_by_more_than_they_move_it(made, greedy):
     model, params = made
     rough = zoo.generate(model, params, PROMPTS, max_new_tokens=NEW, cache_dtype="int8")
-    sure = 0
-    for i, prompt in enumerate(PROMPTS):
-        row = jnp.asarray([prompt + greedy.tokens[i].tolist()])
-        logits = []
-        for dtype in ("float32", "int8"):
-            out = model.apply(params, row, cache=model.init_cache(1, row.shape[1], dtype, ring=True))
-            logits.append(np.asarray(out.logits[0, len(prompt) - 1 : -1]))
-        moved = np.abs(logits[1] - logits[0]).max(axis=1)
-        best = np.sort(logits[0], axis=1)[:, -2:]
+    sure, rows = 0, [prompt + tokens.tolist() for prompt, tokens in zip(PROMPTS, greedy.tokens, strict=True)]
+    tokens, mask = left_padded(rows, 32)
+    exact, near = (
+        np.asarray(model.apply(params, tokens, padding_mask=mask, cache=model.init_cache(2, 32, dtype, True)).logits)
+        for dtype in ("float32", "int8")
+    )
+    for i in range(len(PROMPTS)):
+        logits = exact[i, -NEW - 1 : -1]
+        moved = np.abs(near[i, -NEW - 1 : -1] - logits).max(axis=1)
+        best = np.sort(logits, axis=1)[:, -2:]
         ahead = best[:, 1] - best[:, 0] > 2 * moved
         count = NEW if ahead.all() else int(np.argmin(ahead))
         assert rough.tokens[i, :count].tolist() == greedy.tokens[i, :count].tolist()

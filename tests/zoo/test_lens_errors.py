@@ -39,7 +39,7 @@ def held(*sites, length=6):
 
 SITES = {
     "blocks.1.atention.weights": ' is unknown; did you mean "blocks.1.attention.weights"?',
-    "blocks.*.mlp.up": ' is unknown; did you mean "blocks.*.mlp.update"?',
+    "blocks.*.mlp.up": ' is unknown; did you mean "blocks.*.mlp.out"?',
     "block.*.out": ' is unknown; did you mean "blocks.*.out"?',
     "embedding": ' is unknown; did you mean "embed"?',
     "blocks.2.out": ": layers of this model are 0 to 1",
@@ -130,6 +130,15 @@ CASES = {
     "over": (lambda: of(lens.patching, "gpt2", OTHER, metric, over="head"), 'over is "head"; did you mean "heads"?'),
     "over heads": (lambda: of(lens.patching, "gpt2", OTHER, metric, over="heads"), "has no heads to patch"),
     "side by side": (lambda: of(lens.patching, "gpt2", OTHER, metric, rows=0), "rows is 0; it must be a whole number"),
+    "path": (
+        lambda: of(lens.path_patching, "gpt2", OTHER, metric, "blocks.*.attention.query"),
+        'path_patching: "blocks.*.attention.query" is every layer\'s; give one',
+    ),
+    "path to": (lambda: of(lens.path_patching, "gpt2", OTHER, metric, "blocks.0.out", heads=[0]), "has no axis of"),
+    "path head": (
+        lambda: of(lens.path_patching, "gpt2", OTHER, metric, "blocks.0.attention.key", heads=[2]),
+        "head 2 is outside: this call has 2, 0 to 1",
+    ),
     "lens": (lambda: of(lens.logit_lens, "dinov2"), 'the logit lens needs vocabulary logits; a model with head'),
     "lens at": (lambda: of(lens.logit_lens, "gpt2", at=[6]), "at: position 6 is outside: this call has 6, 0 to 5"),
     "lens rows": (lambda: of(lens.logit_lens, "gpt2", at=[[1]] * 3), "at has 3 rows; inputs have 2"),

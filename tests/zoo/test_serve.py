@@ -69,6 +69,16 @@ def test_seeds_prompts_and_samples_are_those_of_generate(decoder):
     assert len(drawn) > 1  # without a seed each request has its own
 
 
+def test_a_warm_server_has_the_programs_of_a_default_request():
+    with running("gpt-tiny") as served:
+        kinds = served.service.engine._programs._met
+        served.service.warm()
+        assert len(kinds) == 1
+        made = served.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "Hi"}])
+        assert made.choices[0].finish_reason and len(kinds) == 1
+        assert served.metrics()["oneblock_first_token_seconds_count"] == 1
+
+
 def test_settings_of_sampling_arrive(decoder):
     free = expected(PROMPT, 12)
     first = int(free.tokens[0, 0])

@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import chi2
@@ -30,8 +31,8 @@ def made():
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"stop_ids": (2,), "min_new_tokens": 2, "forced_ids": [3]}, {"repetition_penalty": 1.3, "banned_ids": [4]}],
-    ids=["plain", "stops", "penalty"],
+    [{}, dict(stop_ids=(2,), min_new_tokens=2, forced_ids=[3], repetition_penalty=1.3, banned_ids=[4])],
+    ids=["plain", "all"],
 )
 def test_greedy_text_is_the_large_models(made, settings):
     """Ragged prompts, of which one has one token; rows that accept more than others, and rows that stop."""
@@ -77,15 +78,15 @@ def test_texts_are_distributed_as_the_large_models(made, settings):
     assert 0.1 < rate < 0.9  # the models disagree, or this would show nothing
 
 
-def test_a_row_draws_as_it_would_alone_and_a_model_agrees_with_itself(made):
+def test_a_row_draws_the_same_in_any_batch(made):
+    """However many drafts its neighbours take."""
     model, params, small, small_params = made
     keys = jax.random.split(jax.random.key(2), 3)
     given = dict(max_new_tokens=NEW, temperature=1.5, draft=(small, small_params), draft_tokens=3)
-    together = zoo.generate(model, params, PROMPTS, key=keys, **given)
-    alone = zoo.generate(model, params, PROMPTS[2:], key=keys[2:], **given)
-    assert together.tokens[2].tolist() == alone.tokens[0].tolist()
-    given |= dict(draft=(model, params), temperature=0.0)
-    assert zoo.generate(model, params, PROMPTS, **given).acceptance.tolist() == [1.0] * 3
+    one = zoo.generate(model, params, PROMPTS, key=keys, **given)
+    other = zoo.generate(model, params, [PROMPTS[2], [0], [2, 2]], key=keys[jnp.asarray([2, 0, 1])], **given)
+    assert one.tokens[2].tolist() == other.tokens[0].tolist()
+    assert one.tokens[0].tolist() != other.tokens[1].tolist()  # the same key after another prompt
 
 
 def test_stop_texts_and_lengths_end_drafted_texts(made):
@@ -100,10 +101,12 @@ def test_stop_texts_and_lengths_end_drafted_texts(made):
 
     model, params, small, small_params = made
     given = dict(max_new_tokens=NEW, tokenizer=Digits())
-    free = zoo.generate(model, params, ["123"], **given).texts[0]
-    given |= dict(stop=free[4:6], draft=(small, small_params, Digits()), draft_tokens=3)
-    cut = zoo.generate(model, params, ["123"], **given)
-    assert cut.texts[0] == free[: free.index(free[4:6])] and cut.stopped[0]
+    free = zoo.generate(model, params, PROMPTS, **given).texts
+    given |= dict(stop=free[0][4:6], draft=(small, small_params, Digits()), draft_tokens=3)
+    cut = zoo.generate(model, params, PROMPTS, **given)
+    for text, whole in zip(cut.texts, free, strict=True):
+        assert text == (whole[: whole.index(free[0][4:6])] if free[0][4:6] in whole else whole)
+    assert cut.stopped[0]
     other = Digits()
     other.fingerprint = "b"
     with pytest.raises(InputError, match="the draft's tokenizer is another than the model's"):

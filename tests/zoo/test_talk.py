@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import zoo
-from zoo.cli import main
+from zoo.__main__ import main
 from zoo.errors import InputError
 from zoo.summary import summarise
 
@@ -19,8 +19,8 @@ NAME = "oneblock/gpt-tiny"
         (["the bank", "--temperature", "-0.5"], "--temperature is -0.5; it must be 0 (greedy) or above"),
         (["the bank", "--top-k", "9999"], "--top-k is 9999; it must be from 0 (off) to the vocabulary's 4096"),
         (["the bank", "--samples", "2"], "samples above 1 would all be the same at temperature 0; add --temperature"),
-        (["the bank", "--max-new-tokens", "99999"], "exceed the model's 256 positions; ask for at most"),
-        (["the bank " * 400], "leaves no room in the model's 256 positions; shorten it by"),
+        (["the bank", "--max-new-tokens", "99999"], "exceed the model's 128 positions; ask for at most"),
+        (["the bank " * 400], "leaves no room in the model's 128 positions; shorten it by"),
         (["the \udcff bank"], "the prompt is not UTF-8 at character 4"),
         (["the bank", "--cache-dtype", "int4"], "int4"),
         (["the bank", "--temprature", "1"], "--temperature"),

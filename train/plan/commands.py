@@ -62,6 +62,7 @@ def plan(
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # nothing runs here, and no chip of this machine is to be taken
+    jax.config.update("jax_enable_compilation_cache", False)  # it cannot read back what is compiled for absent chips
     from train.cli import model_fields
     from train.plan.job import make_job
     from train.plan.report import render

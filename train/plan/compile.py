@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ class Compiled:
         text: HLO of one chip's program, partitioned and optimised.
         parameters, moments, batch: by their shardings, without the compiler's padding.
         arguments, outputs, aliased, temporaries, code: by the compiler.
-        whole: bytes of the parameters that fsdp does not split by the table of zoo.partition: vectors.
+        whole: bytes of the parameters that fsdp does not split by the table of zoo.partition: what it does not divide.
         widest: (share, path), among the others, of that of which one chip holds the largest share.
         lower_seconds, compile_seconds: what it took.
     """
@@ -159,8 +159,8 @@ def compile_on(
         aliased=memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        whole=bytes_a_chip(_named(state.params, split=False)),
-        widest=widest_share(state.params),
+        whole=bytes_a_chip(_named(state.params, job.mesh_shape, split=False)),
+        widest=widest_share(state.params, job.mesh_shape),
         lower_seconds=lowered_at - began,
         compile_seconds=ended - lowered_at,
     )
@@ -186,20 +186,34 @@ def bytes_a_chip(tree: Any) -> int:
     )
 
 
-def widest_share(params: Any) -> tuple[float, str]:
-    """(share, path) of the parameter of which one chip holds the largest share, among those that the table splits."""
+def widest_share(params: Any, sizes: Mapping[str, int]) -> tuple[float, str]:
+    """(share, path) of the parameter of which one chip holds the largest share, among those that fsdp may split.
+
+    Args:
+        params: arrays or ShapeDtypeStructs with shardings.
+        sizes: {axis: size} of the mesh.
+    """
     shares = [
         (np.prod(leaf.sharding.shard_shape(leaf.shape)) / leaf.size, leaf.size, path)
-        for path, leaf in _named(params, split=True).items()
+        for path, leaf in _named(params, sizes, split=True).items()
     ]
     share, _, path = max(shares)
     return float(share), path
 
 
-def _named(params, split):
-    """{path: leaf} of the parameters that the sharding table splits, or of those that it leaves whole."""
+def _named(params, sizes, split):
+    """{path: leaf} of the parameters that fsdp splits by the table of zoo.partition, or of those that it leaves whole.
+
+    On a mesh without fsdp: of those that it might split.
+    """
+
+    def splits(path, shape):
+        given = sizes.get("fsdp", 1) > 1
+        entries = partition.leaf_spec(path, shape, sizes) if given else partition.matching_rules(path)[0]
+        return any("fsdp" in partition.axes_of(entry) for entry in entries)
+
     named = {partition.path_string(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    return {path: leaf for path, leaf in named.items() if ("fsdp" in partition.matching_rules(path)[0]) == split}
+    return {path: leaf for path, leaf in named.items() if splits(path, leaf.shape) == split}
 
 
 def _compile(lowered: Any, job: Job) -> Any:

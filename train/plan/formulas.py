@@ -30,12 +30,14 @@ class Work:
         config, train: the run.
         mesh: {axis: size}.
         platform: that the step is compiled for, "tpu", "gpu" or "cpu": what kernel "auto" is depends on it.
+        gradient_bytes: of a number of a gradient that is summed over chips; 4 here, 2 in programs that sum in bfloat16.
     """
 
     config: ModelConfig
     train: TrainConfig
     mesh: Mapping[str, int]
     platform: str = "cpu"
+    gradient_bytes: int = 4
 
     @property
     def width(self) -> int:
@@ -196,14 +198,14 @@ def expected_collectives(work: Work) -> list[Collective]:
     """Collectives of a step as the program asks for them, by formula.
 
     Storage axes (fsdp, sequence): each kernel gathered forward and backward in the dtype of products (the read-out's
-    once, for all chunks), its gradient scattered in float32, each micro-batch; vectors gathered, and their gradients
-    summed, once a micro-batch for all layers; of an embedding the rows travel, not the table. Axes of rows and tokens that
-    store nothing: float32 sums of what each chip holds of the gradients. tensor: sums of [t, D]: two a layer forward,
-    two backward (five where a compiler sums each kernel's part by itself), one more under remat "full", one each for
-    embedding and read-out. sequence: keys and values go round a ring forward and backward, and with them their
+    once, for all chunks), its gradient (g bytes a number) scattered, each micro-batch; vectors gathered, and their
+    gradients summed, once a micro-batch for all layers; of an embedding the rows travel, not the table. Axes of rows
+    and tokens that store nothing: sums of what each chip holds of the gradients. tensor: sums of [t, D]: two a layer
+    forward, two backward (five where a compiler sums each kernel's part by itself), one more under remat "full", one
+    each for embedding and read-out. sequence: keys and values go round a ring forward and backward, and with them their
     gradients.
     """
-    config, train, w, mesh = work.config, work.train, work.width, work.mesh
+    config, train, w, g, mesh = work.config, work.train, work.width, work.gradient_bytes, work.mesh
     m, L, D, t = train.accumulate, config.num_layers, config.embed_dim, work.tokens
     found: list[Collective] = []
 
@@ -227,11 +229,11 @@ def expected_collectives(work: Work) -> list[Collective]:
             add("all-to-all", storage, t * D * 4, m, path)
             if config.head in ("lm", "masked_lm") and config.tie_embeddings:
                 add("all-gather", storage, w * local, m, path)
-                add("reduce-scatter", storage, 4 * local, m, path)
+                add("reduce-scatter", storage, g * local, m, path)
         elif storage and not path.endswith("/embedding"):
             add("all-gather", storage, w * local / layers, (1 if read_out else 2) * layers * m, path)
-            add("reduce-scatter", storage, 4 * local / layers, layers * m, path)
-        add("all-reduce", others, 4 * held / layers, layers * m, path)
+            add("reduce-scatter", storage, g * local / layers, layers * m, path)
+        add("all-reduce", others, g * held / layers, layers * m, path)
     sums = 4 + (config.remat == "full")
     add("all-reduce", ("tensor",), t * D * w, m * L * sums, "sums of split products")
     add("all-reduce", ("tensor",), t * D * 4, m * (1 + work.read_out_share), "embedding and read-out")

@@ -6,7 +6,6 @@ Letters as in train.plan.formulas. tests/train/test_plan_memory.py holds it to w
 from train.plan.formulas import Work
 from zoo import remat
 
-GRADIENT = 4  # bytes of a gradient: sums over chips and micro-batches are in float32
 # Arrays of F numbers that the backward pass of the FFN's activation reads, its product with the other half included.
 ACTIVATION_ARRAYS = {"gelu": 4, "gelu_tanh": 5, "silu": 4, "relu": 2}
 
@@ -30,13 +29,13 @@ def memory(work: Work) -> dict[str, float]:
     head = config.hidden_width * config.vocab_size / work.tensor
     read_out = (4 + w) * work.logits / work.chunks
     if work.gathered:
-        block += (w + GRADIENT) * work.layer_numbers()
-        read_out += (w + GRADIENT) * head
+        block += (w + work.gradient_bytes) * work.layer_numbers()
+        read_out += (w + work.gradient_bytes) * head
     parts = {
         "parameters": 4.0 * numbers,
         "moments": 8.0 * numbers if train.optimizer == "adamw" else 0.0,
         "batch": 8.0 * t * train.accumulate,
-        "gradients": GRADIENT * numbers * (2.0 if train.accumulate > 1 else 1.0),
+        "gradients": 4.0 * numbers * (2 if train.accumulate > 1 else 1),
         "cast weights": float(w * numbers) if w < 4 else 0.0,
         "activations kept": t * config.num_layers * kept_bytes(work),
         "working space": max(block, read_out),

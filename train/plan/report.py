@@ -37,7 +37,7 @@ class Plan:
         hbm: bytes of a chip's memory.
         memory: bytes a chip: parameters, moments, batch, padding, temporaries, program, total.
         of_temporaries: bytes a chip by formula: gradients, activations and the like, of which temporaries consist.
-        whole: bytes of the parameters that every chip holds whole: vectors.
+        whole: bytes of the parameters that fsdp does not divide, which every chip holds.
         widest: (share, path), among the others, of that of which one chip holds the largest share.
         faults: what the step should not do, in words; see train.plan.faults.
         model_flops: of a step over all chips, without recomputation, by formula.
@@ -239,9 +239,8 @@ def _sections(plan: Plan, tokens: float | None) -> list[tuple[str, list[tuple[st
     at = [name for name, _ in memory].index("temporaries") + 1 if plan.memory["temporaries"] else len(memory)
     memory[at:at] = [(f"  about: {name}", bytes_text(count)) for name, count in plan.of_temporaries.items() if count]
     share, path = plan.widest
-    memory.append(
-        ("largest share on a chip", f"1/{1 / share:.0f} of {path}; whole: {bytes_text(plan.whole)} of vectors")
-    )
+    whole = f"; whole: {bytes_text(plan.whole)}" if plan.whole else ""
+    memory.append(("largest share on a chip", f"1/{1 / share:.0f} of {path}{whole}"))
     flops = [
         ("model FLOPs a step", f"{plan.model_flops:.3e}"),
         ("hardware FLOPs a step", f"{plan.hardware_flops:.3e} ({plan.hardware_flops / plan.model_flops:.2f} x)"),

@@ -140,6 +140,7 @@ def estimate(
     chip: Chip,
     topology: tuple[int, ...] = (),
     platform: str = "",
+    gradient_bytes: int = 4,
 ) -> Estimate:
     """Memory, traffic, collectives and times of one training step by formula.
 
@@ -150,8 +151,9 @@ def estimate(
         chip: the accelerator.
         topology: one slice's dimensions.
         platform: whose compiler makes the step, "tpu", "gpu" or "cpu"; by default the chip's own.
+        gradient_bytes: as in formulas.Work.
     """
-    work = formulas.Work(config, train, dict(mesh_shape), platform or ("tpu" if chip.torus else "gpu"))
+    work = formulas.Work(config, train, dict(mesh_shape), platform or ("tpu" if chip.torus else "gpu"), gradient_bytes)
     found = [as_run(one, chip, topology, mesh_shape) for one in formulas.expected_collectives(work)]
     model, hardware, traffic = formulas.model_flops(work), formulas.hardware_flops(work), formulas.traffic(work)
     prediction = predict(

@@ -35,13 +35,16 @@ class Candidate:
         return f"{train.mesh} remat {self.job.model.remat} micro-batches {train.accumulate}"
 
 
-def candidates(job: Job, *, mesh: bool = False, remat: bool = False, accumulate: int | None = None) -> list[Candidate]:
+def candidates(
+    job: Job, *, mesh: bool = False, remat: bool = False, accumulate: int | None = None, platform: str = ""
+) -> list[Candidate]:
     """Every job of the search that the formula lets fit, the fastest first.
 
     Args:
         job: whose model, batch, rows and slice hold.
         mesh, remat: whether its own is to stay.
         accumulate: micro-batches, where they are to stay.
+        platform: as in train.plan.roofline.estimate.
     """
     meshes = [job.train.mesh] if mesh else list(_meshes(job))
     policies = [job.model.remat] if remat else POLICIES
@@ -55,7 +58,7 @@ def candidates(job: Job, *, mesh: bool = False, remat: bool = False, accumulate:
                 except InputError:
                     continue
                 chip = job.slice.chip
-                formula = estimate(tried.model, tried.train, tried.mesh_shape, chip, job.slice.shape)
+                formula = estimate(tried.model, tried.train, tried.mesh_shape, chip, job.slice.shape, platform)
                 if formula.total_memory <= SAFE * chip.hbm_bytes:
                     found.append(Candidate(tried, formula))
     return sorted(found, key=lambda c: (c.seconds, c.job.train.accumulate, len(c.job.mesh_shape)))
@@ -91,7 +94,9 @@ def search_plan(
     Raises:
         InputError: the formula lets none fit, or none of those compiled does.
     """
-    ranked = candidates(job, mesh=mesh, remat=remat, accumulate=accumulate)
+    say("by formula")
+    platform = "cpu" if compiler == "cpu" else ""
+    ranked = candidates(job, mesh=mesh, remat=remat, accumulate=accumulate, platform=platform)
     if not ranked:
         raise InputError(f"no mesh, remat and micro-batches let {job.name} fit {job.slice}; {advice(job)}")
     chosen = shortlist(ranked)

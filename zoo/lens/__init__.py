@@ -11,6 +11,7 @@ from zoo.lens.induction import induction_scores
 from zoo.lens.interventions import Intervention, ablate, patch, steer
 from zoo.lens.logits import logit_lens, read_out
 from zoo.lens.patching import LogitDifference, Patching, patching
+from zoo.lens.paths import path_patching
 from zoo.lens.steering import steering_vector
 from zoo.lens.trace import Trace, run, sites
 
@@ -26,6 +27,7 @@ __all__ = [
     "logit_lens",
     "patch",
     "patching",
+    "path_patching",
     "read_out",
     "run",
     "sites",

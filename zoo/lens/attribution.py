@@ -19,6 +19,7 @@ from flax import struct
 from zoo.call_checks import as_array
 from zoo.config import ModelConfig
 from zoo.errors import InputError
+from zoo.int8 import require_float
 from zoo.lens.logits import places
 from zoo.lens.trace import run
 from zoo.model import Model
@@ -111,6 +112,8 @@ def _attribute(params, values, hidden, at, target, against, *, config: ModelConf
     here = {name: value[..., rows, at, :] if value.ndim < 5 else value[:, rows, at] for name, value in values.items()}
     here = {name: value.astype(jnp.float32) for name, value in here.items()}
     dot = functools.partial(jnp.einsum, precision="highest")
+
+    require_float(config, "attribution")
 
     def read_out(ids):
         tied = params["embed"]["token"]["embedding"] if config.tie_embeddings else params["lm_head"]["kernel"].T

@@ -37,7 +37,7 @@ def page(
     """The whole page as HTML.
 
     Args:
-        title: of the page.
+        title: of the page, or "".
         views: what it shows, in this order.
         notes: what the reader should know, a line each.
         text: the passage that was read.
@@ -64,7 +64,7 @@ def page(
 
 def frame(*views: View, title: str = "", height: int = 640) -> str:
     """The page inside a frame of its own, to be shown in a notebook: IPython.display.HTML(frame(view))."""
-    inside = html.escape(page(title or _heading(views[0]), views), quote=True)
+    inside = html.escape(page(title, views), quote=True)
     style = f"width: 100%; height: {height}px; border: 0"
     return f'<div><iframe sandbox="allow-scripts" srcdoc="{inside}" style="{style}"></iframe></div>'
 

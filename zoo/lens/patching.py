@@ -85,18 +85,9 @@ def patching(
     Raises:
         InputError: texts of different shapes, a site of one layer or without heads, a metric of no number.
     """
-    clean, corrupted = as_array("clean", clean), as_array("corrupted", corrupted)
-    if getattr(clean, "shape", None) != getattr(corrupted, "shape", ()):
-        raise InputError(
-            f"clean and corrupted have shapes {getattr(clean, 'shape', None)} and {getattr(corrupted, 'shape', None)}; "
-            "patching needs texts that are alike place by place"
-        )
+    clean, corrupted = checked(clean, corrupted, metric, rows)
     if over not in OVER:
         raise InputError(f'patching: over is "{over}"{nearest(over, OVER)}')
-    if not callable(metric):
-        raise InputError(f"metric is a {type(metric).__name__}; give a function of an Output, such as LogitDifference")
-    if not isinstance(rows, int) or rows < 1:
-        raise InputError(f"rows is {rows!r}; it must be a whole number from 1")
     names = (sites,) if isinstance(sites, str) else tuple(sites)
     for name in names:
         parse(model.config, name)
@@ -107,7 +98,7 @@ def patching(
     call = {name: value for name, value in call.items() if value is not None}
     source = run(model, params, clean, names, **call)
     before = run(model, params, corrupted, **call)
-    ends = [_number(metric, output) for output in (source.output, before.output)]
+    ends = [number(metric, output) for output in (source.output, before.output)]
     program = functools.partial(_map, model=model, metric=metric, over=over, rows=rows)
     maps = {name: program(params, corrupted, source.values[name], call, site=name) for name in names}
     return Patching(maps, *ends)
@@ -117,18 +108,44 @@ def patching(
 def _map(params, corrupted, value, call, *, model, metric, site, over, rows):
     axes = axes_of(site)
     size = value.shape[1 + (axes.index("T") if over == "positions" else max(axes.find("N"), axes.find("K")))]
-    pairs = jnp.stack(jnp.meshgrid(jnp.arange(value.shape[0]), jnp.arange(size), indexing="ij"), axis=-1).reshape(-1, 2)
-    count = len(pairs)
-    pairs = jnp.concatenate([pairs, jnp.broadcast_to(pairs[-1], (-count % min(rows, count), 2))])
 
     def one(pair):
         there = Intervention(site, value, layers=pair[:1], **{over: pair[1:]})
-        return _number(metric, run(model, params, corrupted, (), there, **call).output)
+        return number(metric, run(model, params, corrupted, (), there, **call).output)
 
-    return jax.lax.map(one, pairs, batch_size=min(rows, count))[:count].reshape(-1, size)
+    return in_groups(one, value.shape[0], size, rows)
 
 
-def _number(metric: Callable[[Output], jax.Array], output: Output) -> jax.Array:
+def in_groups(function: Callable[[jax.Array], jax.Array], layers: int, size: int, rows: int) -> jax.Array:
+    """[layers, size]: the function of each pair [layer, place], `rows` of them at once, in one program."""
+    grid = jnp.meshgrid(jnp.arange(layers), jnp.arange(size), indexing="ij")
+    pairs = jnp.stack(grid, axis=-1).reshape(-1, 2)
+    count, rows = len(pairs), min(rows, len(pairs))
+    # The last ones once more: a smaller last group would be a second program.
+    pairs = jnp.concatenate([pairs, jnp.broadcast_to(pairs[-1], (-count % rows, 2))])
+    return jax.lax.map(function, pairs, batch_size=rows)[:count].reshape(layers, size)
+
+
+def checked(clean: Any, corrupted: Any, metric: Any, rows: Any) -> tuple[jax.Array, jax.Array]:
+    """Both texts as arrays.
+
+    Raises:
+        InputError: texts of different shapes, a metric that is no function, rows below 1.
+    """
+    clean, corrupted = as_array("clean", clean), as_array("corrupted", corrupted)
+    if getattr(clean, "shape", None) != getattr(corrupted, "shape", ()):
+        raise InputError(
+            f"clean and corrupted have shapes {getattr(clean, 'shape', None)} and {getattr(corrupted, 'shape', None)}; "
+            "patching needs texts that are alike place by place"
+        )
+    if not callable(metric):
+        raise InputError(f"metric is a {type(metric).__name__}; give a function of an Output, such as LogitDifference")
+    if not isinstance(rows, int) or rows < 1:
+        raise InputError(f"rows is {rows!r}; it must be a whole number from 1")
+    return clean, corrupted
+
+
+def number(metric: Callable[[Output], jax.Array], output: Output) -> jax.Array:
     found = jnp.asarray(metric(output))
     if found.size != 1:
         raise InputError(f"metric gave an array of shape {found.shape}; it must give one number, such as a mean")

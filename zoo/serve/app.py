@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from zoo.errors import InputError, nearest
 from zoo.generation.prompts import prompt_rows
+from zoo.generation.sampling import Sampling
 from zoo.generation.text_batch import longest_text
 from zoo.model import Model
 from zoo.serve import answers, asked
@@ -66,6 +67,16 @@ class Service:
         made = [Route(path, self._answered(path, work), methods=[method]) for (method, path), work in routes.items()]
         paths = sorted({path for _, path in routes if "{" not in path})
         return Starlette(routes=made, exception_handlers={HTTPException: functools.partial(self._no_route, paths)})
+
+    def warm(self) -> None:
+        """Compiles what a short request of default settings needs, before the first one waits for it."""
+        if self.encodes:
+            rows, _ = framed([[0]], self.tokenizer, self.model.config)
+            self.engine.warm(VectorJob(None, rows))
+        elif self.longest > 1:
+            wanted = asked.TextsAsked(sampling=Sampling(temperature=1.0, vocab_limit=self.limit))
+            most = self._room(1, None if self.tokenizer.chat_template else min(16, self.longest - 1), "")
+            self.engine.warm(TextJob(None, wanted, [[0]], [most], 0))
 
     def close(self) -> None:
         """Ends the threads."""

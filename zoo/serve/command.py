@@ -1,5 +1,6 @@
 """`python -m zoo serve`."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def serve(
     max_waiting: int = 64,
     timeout: float = 300.0,
     grace: float = 10.0,
+    warm_up: bool = True,
 ) -> None:
     """Serve a model over HTTP, as OpenAI's clients expect it; Ctrl-C ends.
 
@@ -35,6 +37,8 @@ def serve(
         max_waiting: texts that wait for their turn; more are told to come back (429).
         timeout: seconds a request may take, waiting included (504).
         grace: seconds that requests at work have when the server is stopped.
+        warm_up: compile what a short request of default settings needs before any is taken; other kinds of requests
+            wait for their programs when the first of them comes.
 
     Examples:
         python -m zoo serve oneblock/gpt-tiny
@@ -61,6 +65,9 @@ def serve(
         check_served(model, tokenizer)
         service = Service(model, params, tokenizer, name or named(path), limits)
         server = Server(service)
+        if warm_up:
+            print("compiling for the first request (--no-warm-up leaves it to that one)", file=sys.stderr, flush=True)
+            service.warm()
     except BaseException:
         taken.close()
         raise
@@ -69,6 +76,7 @@ def serve(
     print(f"{service.name} at http://{address}:{at}/v1 ({what(service)}); Ctrl-C ends", flush=True)
     if address not in ("127.0.0.1", "[::1]"):
         print("whoever reaches this address may ask: no key is asked for", file=sys.stderr, flush=True)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that goes away
     server.run([taken])
 
 

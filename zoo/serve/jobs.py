@@ -60,9 +60,9 @@ class Vectors:
 
 
 class Job:
-    """One request at the model; its events go to a queue of `loop`."""
+    """One request at the model; its events go to a queue of `loop`, or nowhere where that is None."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop):
+    def __init__(self, loop: asyncio.AbstractEventLoop | None):
         self.events: asyncio.Queue[Any] = asyncio.Queue()
         self.cancelled = False  # set by the loop, read by the model's thread between steps
         self.began = time.perf_counter()
@@ -70,6 +70,8 @@ class Job:
 
     def tell(self, event: Said | Vectors | Refusal) -> None:
         """Called by the model's thread."""
+        if self._loop is None:
+            return
         try:
             self._loop.call_soon_threadsafe(self.events.put_nowait, event)
         except RuntimeError:  # the loop has ended, and nobody listens
@@ -88,7 +90,7 @@ class TextJob(Job):
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop | None,
         asked: TextsAsked,
         prompts: Sequence[list[int]],
         most: Sequence[int],
@@ -127,6 +129,6 @@ class Row:
 class VectorJob(Job):
     """Embeddings for a request: rows of ids, special pieces included."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rows: list[list[int]]):
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, rows: list[list[int]]):
         super().__init__(loop)
         self.rows = rows
