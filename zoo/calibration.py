@@ -17,12 +17,21 @@ from zoo.model import Model
 from zoo.parameter_checks import check_parameters
 from zoo.stack import stack_layers, unstack_layers
 from zoo.text_rows import batches
-from zoo.tokenizer import whole_ids
+from zoo.tokenizer import Tokenizer, whole_ids
 
 # Which activations each kernel multiplies, by the kind that zoo.layer_config.Int8 counts.
 SITES = {"attention": "attention.in", "out": "attention.mixed", "mlp": "mlp.in", "down": "mlp.act"}
 KINDS = {"query": "attention", "key": "attention", "value": "attention", "out": "out", "up": "mlp", "gate": "mlp"}
 KINDS |= {"down": "down"}
+# What is read where a tokenizer is there and no texts are given: prose, a list, code, numbers.
+SAMPLE = (
+    "The river had risen in the night. By morning the lower meadow was under water, and the two men who had come to "
+    "mend the fence stood at the gate and talked about the price of hay, which had doubled since the spring.",
+    "Water boils at 100 degrees Celsius at sea level. On a mountain of 3,000 metres it boils at about 90, so potatoes "
+    "take longer to cook there; a lid helps, and so does salt, though less than people believe.",
+    "def mean(values):\n    if not values:\n        return None\n    return sum(values) / len(values)\n",
+    "What to bring: 1. a warm coat; 2. good shoes; 3. something to read. Doors open at 19:30, tickets cost 12.50.",
+)
 # Rows and tokens of the ids that are drawn where no texts are given.
 DRAWN = (4, 64)
 
@@ -63,10 +72,9 @@ def quantize(
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not threshold >= 0:
         raise InputError(f"threshold is {threshold}; it must be 0 or more, such as 6.0")
     check_parameters(config, params)
+    peaks = largest_activations(model, params, calibration)
     if config.scan:
         params = unstack_layers(params, config)
-    looped = Model(config.replace(scan=False))
-    peaks = largest_activations(looped, params, calibration)
     counts = {kind: max(int((peak > threshold).sum()) for peak in found) for kind, found in peaks.items()}
     counts |= {"table": counts["table"] if table and config.head != "masked_lm" else None}
     changed = Model(config.replace(int8=Int8(**counts)))
@@ -81,11 +89,17 @@ def quantize(
     return changed, stack_layers(out, changed.config) if config.scan else out
 
 
+def sample_rows(tokenizer: Tokenizer) -> list[list[int]]:
+    """A few short texts as a tokenizer's ids, with BOS where its settings say so: calibration for want of better."""
+    head = [tokenizer.bos_id] if tokenizer.adds_bos else []
+    return [head + ids for ids in tokenizer.encode_batch(SAMPLE)]
+
+
 def largest_activations(model: Model, params: dict[str, Any], calibration: Any) -> dict[str, list[np.ndarray]]:
     """For each kind of kernel (and "table") the largest magnitude of each input column: an array [in] a layer."""
     config = model.config
     found: dict[str, list[np.ndarray]] = {}
-    for batch in batches(_rows(config, calibration), 8, config.max_positions):
+    for batch in batches(_rows(config, calibration), 1, config.max_positions):  # a row's activations of all layers
         peaks = jax.tree.map(np.asarray, _peaks(params, batch.tokens, batch.mask, model=model))
         if not all(np.isfinite(peak).all() for peak in jax.tree.leaves(peaks)):
             raise InputError("quantize: the model's activations are not finite: its weights are not sound")
@@ -103,16 +117,15 @@ def largest_activations(model: Model, params: dict[str, Any], calibration: Any) 
 def _peaks(params: Any, tokens: jax.Array, mask: jax.Array, *, model: Model) -> dict[str, list[jax.Array]]:
     config = model.config
     sites = {kind: site for kind, site in SITES.items() if kind != "down" or not config.num_experts}
-    want = [f"blocks.{layer}.{site}" for site in sites.values() for layer in range(config.num_layers)]
+    want = [f"blocks.*.{site}" for site in sites.values()]
     out = model.apply(params, tokens, padding_mask=mask, logits_at=False, want=want)
 
-    def peak(x):
-        x = jnp.abs(x.reshape(*x.shape[:2], -1).astype(jnp.float32))
-        return jnp.max(jnp.where(mask[..., None] != 0, x, 0), axis=(0, 1))
+    def peak(x):  # [L, B, T, ...] -> L arrays [in]
+        x = jnp.abs(x.reshape(*x.shape[:3], -1).astype(jnp.float32))
+        return list(jnp.max(jnp.where(mask[..., None] != 0, x, 0), axis=(1, 2)))
 
-    layers = range(config.num_layers)
-    peaks = {kind: [peak(out.sites[f"blocks.{layer}.{site}"]) for layer in layers] for kind, site in sites.items()}
-    return peaks | {"table": [peak(out.hidden)]}
+    peaks = {kind: peak(out.sites[f"blocks.*.{site}"]) for kind, site in sites.items()}
+    return peaks | {"table": peak(out.hidden[None])}
 
 
 def _rows(config: ModelConfig, calibration: Any) -> list[list[int]]:
@@ -124,7 +137,7 @@ def _rows(config: ModelConfig, calibration: Any) -> list[list[int]]:
         if calibration.ndim != 2:
             raise InputError(f"calibration has shape {calibration.shape}; give ids [B, T], or lists of ids")
     if isinstance(calibration, str | bytes | dict) or not hasattr(calibration, "__iter__"):
-        raise InputError(f"calibration is a {type(calibration).__name__}; give lists of ids, such as tokenizer.encode's")
+        raise InputError(f"calibration is a {type(calibration).__name__}; give lists of ids, as tokenizer.encode does")
     rows = [whole_ids(row)[: config.max_positions] for row in calibration]
     if not all(rows) or not rows:
         raise InputError("calibration has no tokens, or a row without any")

@@ -29,8 +29,8 @@ def read_out(
 
     Args:
         hidden: [..., D].
-        matrix: [D, V], or Int8Rows, or the parts of an int8 kernel (zoo.int8); [V, D] where `by_rows`, as a token table lies. Its transpose is never formed: a CPU would write
-            it out anew for every token.
+        matrix: [D, V]; [V, D] where `by_rows`, as a token table lies. Its transpose is never formed: a CPU would write
+            it out anew for every token. In int8 (zoo.int8) an Int8Rows, or the four parts of a kernel.
         soft_cap: c tanh(logit / c).
         by_rows: how the matrix lies.
     """

@@ -158,7 +158,7 @@ def rounded(matrix: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.nda
 def require_float(config: Any, what: str) -> None:
     """Raises InputError where the weights are int8 and `what` needs them in float."""
     if getattr(config, "int8", None) is not None:
-        raise InputError(f"{what} needs float weights, and these are int8: take the model as it was before zoo.quantize")
+        raise InputError(f"{what} needs float weights, and these are int8: take the model from before zoo.quantize")
 
 
 def _times(x: jax.Array, rows: jax.Array) -> jax.Array:

@@ -76,7 +76,8 @@ def fill_mask(
     mask_id = tokenizer.mask_id
     if mask_id is None:
         raise InputError("this tokenizer has no mask piece, so that no text can have a gap")
-    rows, cut = framed([_ids(text, number, len(given), tokenizer) for number, text in enumerate(given)], tokenizer, model.config)
+    encoded = [_ids(text, number, len(given), tokenizer) for number, text in enumerate(given)]
+    rows, cut = framed(encoded, tokenizer, model.config)
     if cut:
         raise InputError(f"{cut} of {len(rows)} texts are longer than the model's {longest_text(model.config)} tokens")
     found: list[list[list[Guess]]] = [[] for _ in rows]

@@ -71,7 +71,7 @@ class Summary:
         return 2 * self.config.num_kv_heads * sizes.get(dtype, 2 * self.config.head_dim)
 
     def __str__(self) -> str:
-        config = self.config
+        config, training = self.config, _bytes_text(self.training_bytes)
         rows = [
             ("layers x width (heads x size)", _shape_text(config)),
             ("feed-forward", f"{config.mlp_dim:,}"),
@@ -82,7 +82,7 @@ class Summary:
             *((f"  of these {name}", f"{count:,.0f}") for name, count in self.forward_flops.items()),
             ("training FLOPs a token", f"{self.training_flops_per_token:,.0f}"),
             ("weights in int8" if config.int8 else "weights in float32", _bytes_text(self.weight_bytes)),
-            *([] if config.int8 else [("training state (weights, gradients, moments)", _bytes_text(self.training_bytes))]),
+            *([] if config.int8 else [("training state (weights, gradients, moments)", training)]),
         ]
         if config.visibility != "full":
             rows.append(("cache a token", _bytes_text(self.cache_bytes_per_token)))

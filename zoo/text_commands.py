@@ -51,13 +51,13 @@ def embed(
 
     if out is not None:
         if out.suffix != ".npy":
-            raise InputError(f'out is "{out}"; name a .npy file, such as {out.with_suffix(".npy").name or "vectors.npy"}')
+            raise InputError(f'out is "{out}"; name a .npy file, such as {out.stem or "vectors"}.npy')
         if out.is_dir():
             raise InputError(f"{out} is a folder, where a file is to be written")
         require_folder(out.absolute().parent)
     given = [*texts, *(lines(data) if data is not None else ())]
     if not given:
-        raise InputError('there are no texts; write them behind the path ("one" "two"), or name a file: --data texts.txt')
+        raise InputError('there are no texts; write them behind the path ("a" "b"), or name a file: --data texts.txt')
     model, params = zoo.load(path)
     tokenizer = zoo.load_tokenizer(path)
     with _plain_warnings(), progress("embedding", "texts") as watch:

@@ -81,7 +81,8 @@ def embed(
     rows, cut = framed(given, tokenizer, model.config, max_length)
     if cut:
         most = longest_text(model.config) if max_length is None else max_length
-        warnings.warn(f"{cut} of {len(rows)} texts are longer than {most} tokens: their ends are left out", stacklevel=2)
+        line = f"{cut} of {len(rows)} texts are longer than {most} tokens: their ends are left out"
+        warnings.warn(line, stacklevel=2)
     found = np.zeros((len(rows), model.config.hidden_width), np.float32)
     done, waiting = 0, []
 
@@ -101,7 +102,7 @@ def embed(
         store(order, vectors)
     bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
     if len(bad):
-        raise InputError(f"{len(bad)} of {len(rows)} vectors are not finite, text {bad[0]}'s first: is the model sound?")
+        raise InputError(f"{len(bad)} of {len(rows)} vectors are not finite, text {bad[0]}'s first: check the model")
     return found
 
 

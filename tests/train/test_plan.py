@@ -93,6 +93,12 @@ def test_default_mesh(slice, options, mesh):
         ("llama-7b", {"mesh": "fsdp=100"}, "has 100 places and v5e:16x16 has 256 chips"),
         ("llama-7b", {"mesh": "fsdp=-1,tensor=3"}, "3 does not divide the 256 chips"),
         ("llama-7b", {"mesh": "fsdp=-1,tensor=64"}, "tensor=64 does not divide 32 heads"),
+        (
+            "llama-7b",
+            {"mesh": "fsdp=16,sequence=16", "seq": 2040, "batch": 256},
+            "sequence=16 does not divide seq_len 2040; the nearest sizes that do: 15, 17; the nearest lengths for 16: "
+            "2032, 2048",
+        ),
         ("llama-7b", {"mesh": "fsdp=big"}, "not of the form axis=size"),
         ("llama-7b", {"mesh": "fsdp=256", "batch": 128}, "give --batch 256"),
         ("llama-7b", {"mesh": "fsdp=256", "batch": 256, "accumulate": 4}, "give --batch 1024"),

@@ -99,6 +99,12 @@ def test_the_page_is_written_from_what_is_kept(tmp_path, monkeypatch, compiled):
     assert len(ran) == 1 + search.COMPILED  # what is kept is not compiled again
     text = (tmp_path / "plans.md").read_text()
     assert "| llama-7b | v5e:16x16 | 8 |" in text and plan.command in text
+    kept = tmp_path / "plans" / "llama-7b-v5e-16x16.json"
+    kept.write_text(json.dumps(dataclasses.replace(plan, sums="bfloat16").to_dict()))
+    page.plans(out=tmp_path, draw_only=True)
+    assert "| llama-7b* |" in (tmp_path / "plans.md").read_text() and len(ran) == 1 + search.COMPILED
+    page.plans(out=tmp_path, models=("llama-7b",), slices=("v5e:16x16",))  # of a step that summed otherwise: again
+    assert page.load(kept) == plan and len(ran) == 2 + search.COMPILED
     assert (tmp_path / "plans.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in (tmp_path / "plans").iterdir()] == ["llama-7b-v5e-16x16.json"]
     with pytest.raises(InputError, match='did you mean "llama-7b"'):

@@ -123,6 +123,7 @@ CASES = [
     ("attention/out/kernel", (8, 4, 4, 8), (4, 8, 16), 2),
     ("mlp/down/kernel", (8, 4, 32), (32, 16), 1),
     ("mlp/up/kernel", (8, 3, 18), (18, 8), 1),  # 3 tokens do not divide; 18 goes over fsdp=2
+    ("mlp/up/kernel", (8, 3, 16), (16, 8), 1),  # sequence keeps a part of what fsdp scatters
     ("mlp/up/kernel", (8, 4, 15), (15, 8), 1),  # 15 does not: fsdp splits the 8 beside tensor
     ("attention/key/kernel", (8, 4, 16), (16, 1, 8), 1),  # one key-value head on both devices of tensor
     ("mlp/up/kernel", (8, 16), (16, 32), 1),

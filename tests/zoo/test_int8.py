@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import zoo
 from zoo import int8
+from zoo.checkpoints import plain_folder, run_folder
 from zoo.errors import InputError
 from zoo.explain import differences
 from zoo.layer_config import Int8
@@ -93,8 +94,9 @@ def dequantised(params):
         rest = {name: leaf for name, leaf in params.items() if name not in INT8_NAMES}
         return rest | {"kernel": matrix.reshape(q.shape).astype(np.float32)}
     if "embedding_scale" in params:
-        q, scale, columns = (np.asarray(params[n]) for n in ("embedding", "embedding_scale", "outlier_columns"))
-        return {"embedding": filled(q.T, scale, columns, np.asarray(params["outlier_embedding"]).T).T.astype(np.float32)}
+        names = ("embedding", "embedding_scale", "outlier_columns", "outlier_embedding")
+        q, scale, columns, kept = (np.asarray(params[name]) for name in names)
+        return {"embedding": filled(q.T, scale, columns, kept.T).T.astype(np.float32)}
     return {name: dequantised(below) for name, below in params.items()}
 
 
@@ -211,6 +213,9 @@ def test_what_int8_is_not_there_for(tmp_path):
         zoo.quantize(small, quantised)
     with pytest.raises(InputError, match="int8=.*keep the run folder|int8"):
         zoo.export(small, quantised, tmp_path / "out")
+    for save in (plain_folder.save, run_folder.save):
+        with pytest.raises(InputError, match="a folder needs float weights, and these are int8"):
+            save(small, quantised, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     images = zoo.create("vit-tiny")
     with pytest.raises(InputError, match="int8 is for models of texts"):

@@ -1,4 +1,4 @@
-"""Pictures of made-up views as PNG and as a page, and `python -m zoo lens`: whole, offline, escaped, one-line errors."""
+"""Pictures of made-up views as PNG and as a page, and `python -m zoo lens`: whole, offline, escaped; errors."""
 
 import base64
 import html
@@ -14,6 +14,7 @@ from matplotlib.image import imread
 
 import zoo
 from tests import made_up
+from tests.zoo.lens_models import made
 from zoo import cli
 from zoo.checkpoints import run_folder
 from zoo.command_line import run
@@ -256,3 +257,9 @@ def test_a_piece_is_one_piece():
     tokenizer = zoo.load_tokenizer(GPT)
     assert one_piece("target", "", tokenizer) is None
     assert one_piece("target", " oil", tokenizer) == tokenizer.encode(" oil")[0]
+
+
+def test_models_of_images_are_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "load", lambda path: made("dinov2")[:2])
+    assert command("eyes", TEXT, "--out", tmp_path / "x") == 2
+    assert capsys.readouterr().err == "error: eyes reads images; the pictures are of models of text\n"

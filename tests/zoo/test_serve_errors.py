@@ -1,17 +1,22 @@
 """What is refused: each in OpenAI's shape, with one line that says what is wrong, and the server goes on."""
 
 import json
+import os
 import socket
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import openai
 import pytest
 
 from tests.zoo.serving import NAME, expected, read, running
 from zoo import cli, command_line
+from zoo.command_line import Terminated
 from zoo.errors import InputError
-from zoo.serve import lanes, server
+from zoo.serve import command, lanes, server
 from zoo.serve.fields import parse
 from zoo.serve.limits import Limits, Refusal
 
@@ -193,11 +198,11 @@ def test_a_model_without_a_chat_template(decoder, monkeypatch):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Steps of 50 ms at least: a text of 90 tokens takes 4 seconds, whatever the machine."""
+    """Steps of 0.1 s at least: a text of 90 tokens takes 9 seconds, whatever the machine."""
 
     class Slow(lanes.TextBatch):
         def advance(self, until):
-            time.sleep(0.05 * (until - self.step))
+            time.sleep(0.1 * (until - self.step))
             super().advance(until)
 
     monkeypatch.setattr(lanes, "TextBatch", Slow)
@@ -217,8 +222,13 @@ def test_a_full_queue_says_come_back_and_who_leaves_is_forgotten(decoder, slow):
     with pytest.raises(openai.RateLimitError, match="2 texts wait for their turn") as raised:
         decoder.client.completions.create(model=NAME, prompt=PROMPT)
     assert raised.value.response.headers["retry-after"] == "1"
-    for connection in connections:
+    for connection in connections[1:]:
         connection.close()
+    while decoder.service.engine.waiting:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert decoder.service.engine.running == 1  # who waits leaves at once, and not when the place is free
+    connections[0].close()
     decoder.settle()
     while (after := decoder.metrics()).get(gone, 0) < before.get(gone, 0) + 3:
         assert time.monotonic() < until
@@ -279,6 +289,32 @@ def test_a_stop_lets_requests_finish_or_tells_them(slow):
     assert status == 503 and json.loads(said)["error"]["message"] == "the server is stopping"
 
 
+def test_a_stop_does_not_wait_for_a_compiler(monkeypatch, capsys):
+    """The device's thread is busy with one long thing: requests are told in time, and the command ends."""
+    free = threading.Event()
+
+    class Compiling(lanes.TextBatch):
+        def __init__(self, *args, **kwargs):
+            assert free.wait(60)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(lanes, "TextBatch", Compiling)
+    with running(grace=0.3) as served, ThreadPoolExecutor() as pool:
+        answers = [pool.submit(served.refusal, COMPLETIONS, LONG) for _ in range(2)]
+        while served.service.engine.running + served.service.engine.waiting < 2:
+            time.sleep(0.01)
+        served.server.should_exit = True
+        assert [answer.result(20)[0] for answer in answers] == [503, 503]
+        assert not served.service.engine.ended
+        free.set()
+
+    monkeypatch.setattr(os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    for error, code, said in ((KeyboardInterrupt(), 130, "interrupted\n"), (Terminated(), 143, "terminated\n")):
+        with pytest.raises(SystemExit) as ended:
+            command.end_at_once(error)
+        assert ended.value.code == code and capsys.readouterr().err == said
+
+
 def test_heads_that_never_end_and_too_many_connections(monkeypatch):
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(server, "SPARE_CONNECTIONS", 3)
@@ -329,6 +365,25 @@ def test_starts_that_cannot_be(words, said, capsys, monkeypatch):
         assert command_line.run("zoo", cli.SUBCOMMANDS, ["serve", "oneblock/gpt-tiny", *words]) == 2
     out, line = capsys.readouterr()
     assert said in line and line.count("\n") == 1 and out == ""
+
+
+def test_a_missing_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert command_line.run("zoo", cli.SUBCOMMANDS, ["serve", "oneblock/gpt-tiny"]) == 2
+    assert capsys.readouterr().err == 'error: serving needs uvicorn; run: pip install "oneblock[serve]"\n'
+
+
+def test_few_kinds_of_programs_are_kept(monkeypatch):
+    cleared = []
+    programs = [SimpleNamespace(clear_cache=lambda name=name: cleared.append(name)) for name in "abc"]
+    monkeypatch.setattr(
+        lanes, "decoding", SimpleNamespace(**dict(zip(("read", "begin", "advance"), programs, strict=True)))
+    )
+    monkeypatch.setattr(lanes, "KINDS", 2)
+    kept = lanes.Programs()
+    for kind, count in ((1, 0), (2, 0), (1, 0), (3, 3), (1, 3), (2, 6)):
+        kept.meet(kind)
+        assert len(cleared) == count
 
 
 def test_json_that_is_nested_without_end():

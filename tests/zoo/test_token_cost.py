@@ -85,7 +85,7 @@ def test_the_command_writes_numbers_and_picture(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("llama-tiny", "--lengths", "1"), "--lengths holds 1; this model's texts have 2 to"),
+        (("llama-tiny", "--lengths", "1"), "lengths holds 1; this model's texts have 2 to"),
         (("llama-tiny", "--lengths", "64", "32"), "holds 32 behind 64; they must ascend"),
         (("llama-tiny", "--lengths", "9999999"), "holds 9999999; this model's texts"),
         (("bert-tiny",), "generation needs a causal language model"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import zoo
 from train.config import RunConfig, TrainConfig
-from train.mesh_axes import parse_axes
+from train.mesh_axes import check_sequence, parse_axes
 from train.objectives import fit_model
 from train.plan.slices import Slice
 from zoo.config import ModelConfig
@@ -155,10 +155,10 @@ def check(job: Job) -> None:
     for axis, what, number in (
         ("tensor", "heads", config.num_heads),
         ("tensor", "units of the feed-forward", config.mlp_dim),
-        ("sequence", "tokens", train.seq_len),
     ):
         if number % shape.get(axis, 1):
             raise InputError(f"mesh {train.mesh}: {axis}={shape[axis]} does not divide {number} {what}")
+    check_sequence(shape, train.seq_len)
     if config.positions == "learned" and train.seq_len > config.max_positions:
         raise InputError(f"seq is {train.seq_len}, but {job.name} has learned {config.max_positions} positions")
 

@@ -1,6 +1,7 @@
 """The page of plans: well-known models on well-known slices, each compiled once and kept, then a table and a plot."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from train.plan.job import Job, make_job
-from train.plan.report import Plan, bytes_text, count_text, seconds_text, span
+from train.plan.report import SUMS, Plan, bytes_text, count_text, seconds_text, span
 from train.plan.search import candidates, shortlist
 from train.plan.slices import parse_slice
 from zoo.atomic_file import replacing, write_atomically
@@ -37,7 +38,8 @@ def plans(
     """Write the page of plans: LLaMA and BERT-large on three kinds of TPU, as a table and a plot.
 
     Each plan takes minutes; a finished one is kept as JSON beside the page, so that a run that was stopped goes on
-    where it stood. Mesh, remat and micro-batches are the fastest that fit by formula; the compiler has the last word.
+    where it stood. Those of steps that summed gradients otherwise come last, again. Mesh, remat and micro-batches are
+    the fastest that fit by formula; the compiler has the last word.
 
     Args:
         out: where plans.md, plans.png and the folder plans/ are written.
@@ -61,11 +63,12 @@ def plans(
 
             raise InputError(f'the page has no model "{name}"{nearest(name, MODELS)}')
     wanted = [(model, str(parse_slice(slice))) for model in models or MODELS for slice in slices or SLICES]
-    for number, (model, slice) in enumerate(wanted, 1):
-        path = folder / f"{model}-{slice.replace(':', '-')}.json"
-        if draw_only or (path.exists() and not anew):
+    paths = {(model, slice): folder / f"{model}-{slice.replace(':', '-')}.json" for model, slice in wanted}
+    for model, slice in sorted([] if draw_only else wanted, key=lambda pair: paths[pair].exists()):
+        path = paths[model, slice]
+        if path.exists() and not anew and load(path).sums == SUMS:
             continue
-        print(f"{number} of {len(wanted)}: {model} on {slice}", flush=True)
+        print(f"{wanted.index((model, slice)) + 1} of {len(wanted)}: {model} on {slice}", flush=True)
         compile_one(model, slice, path, lambda line: print(f"  {line}", flush=True))
     found = read(folder)
     if not found:
@@ -102,9 +105,14 @@ def words(job: Job, model: str) -> list[str]:
 
 def read(folder: Path) -> list[Plan]:
     """The plans kept, in the page's order."""
-    plans = [Plan.from_dict(json.loads(path.read_text("utf-8"))) for path in sorted(folder.glob("*.json"))]
+    plans = [load(path) for path in sorted(folder.glob("*.json"))]
     order = {name: place for place, name in enumerate((*MODELS, *SLICES))}
     return sorted(plans, key=lambda plan: (order.get(plan.model, 99), order.get(plan.slice, 99), plan.slice))
+
+
+def load(path: Path) -> Plan:
+    """A plan that was kept."""
+    return Plan.from_dict(json.loads(path.read_text("utf-8")))
 
 
 def markdown(found: Sequence[Plan]) -> str:
@@ -128,7 +136,7 @@ def markdown(found: Sequence[Plan]) -> str:
         memory = f"{bytes_text(plan.memory['total'])} of {bytes_text(plan.hbm)}"
         tokens = TOKENS.get(plan.model, 1e12)
         cells = (
-            plan.model,
+            plan.model + ("" if plan.sums == SUMS else "*"),
             plan.slice,
             str(plan.chips),
             f"{plan.batch} x {plan.seq}",
@@ -142,10 +150,12 @@ def markdown(found: Sequence[Plan]) -> str:
             f"{count_text(tokens)} tokens: {span(plan.chip_hours(tokens), lambda x: f'{x:,.0f}')} chip-hours",
         )
         lines.append("| " + " | ".join(cells) + " |")
+    if any(plan.sums != SUMS for plan in found):
+        lines += ["", f"*: of a step that summed gradients over chips in bfloat16; now it is {SUMS}, and sends more."]
     lines += ["", "Each again, with all its numbers:", "", "```"]
     lines += [plan.command for plan in found]
     lines += ["```", "", "What the times rest on:", ""]
-    seen = dict.fromkeys(line for plan in found for line in plan.assumptions)
+    seen = dict.fromkeys(re.sub("; [^;]* takes longest$", "", line) for plan in found for line in plan.assumptions)
     lines += [f"- {line}" for line in seen]
     return "\n".join(lines) + "\n"
 

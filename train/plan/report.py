@@ -16,6 +16,7 @@ from train.plan.job import Job
 from train.plan.roofline import estimate, predict
 from zoo.summary import count_parameters
 
+SUMS = "float32"  # as zoo.sharded_product sums gradients over chips
 ROOM = 0.98  # of a chip's memory, where the compiler does not know the chip: the runtime keeps a little for itself
 
 
@@ -51,6 +52,7 @@ class Plan:
         seconds: what tracing and compiling took.
         command: that gives this plan.
         versions: of jax, and of libtpu where it compiled.
+        sums: dtype in which gradients are summed over chips; earlier steps, kept as JSON, did so in bfloat16.
     """
 
     model: str
@@ -87,6 +89,7 @@ class Plan:
     seconds: float
     command: str
     versions: dict[str, str]
+    sums: str = "bfloat16"
 
     def chip_hours(self, tokens: float) -> tuple[float, float]:
         """Chip-hours of a run on so many tokens, (best, worst)."""
@@ -193,6 +196,7 @@ def make_plan(job: Job, compiled: Compiled, model: str = "") -> Plan:
         seconds=compiled.lower_seconds + compiled.compile_seconds,
         command=command_of(job, model or job.name),
         versions={name: version(name) for name in ("jax", "libtpu")[: 1 + (compiled.compiler == "tpu")]},
+        sums=SUMS,
     )
 
 

@@ -17,9 +17,9 @@ SHIPPED = Recipe(
     name="oneblock-llama-tiny",
     preset="llama-tiny",
     model={"tie_embeddings": True, "num_layers": 3, "max_positions": 256},
-    train=TINY.replace(objective="next_token", steps=3_000, decay_steps=1_000),
+    train=TINY.replace(objective="next_token", steps=20_000, decay_steps=5_000),
     command=MIXTURE.format("llama-tiny"),
-    cost="4 minutes of one CPU core (AMD EPYC, AVX-512), measured on a busy machine",
-    expected="validation loss 5.23 on its own mixture",
+    cost="24 minutes of one CPU core (AMD EPYC, AVX-512), measured on a busy machine",
+    expected="validation loss 4.66 on its own mixture",
     texts=MIXTURE_TEXTS,
 )

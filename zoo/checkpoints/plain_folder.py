@@ -22,6 +22,7 @@ from zoo.checkpoints.safetensors_file import open_file, read_json
 from zoo.checkpoints.safetensors_out import SINGLE, write_file
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
+from zoo.int8 import require_float
 from zoo.model import Model
 from zoo.tokenizer import Tokenizer
 
@@ -89,6 +90,7 @@ def save(
     """
     if dtype not in DTYPES:
         raise InputError(f'dtype "{dtype}" is not supported{nearest(dtype, DTYPES)}')
+    require_float(model.config, "a folder")
     settings = {"model": model.config.to_dict()}
     if tokenizer is not None:
         tokenizer.save(folder)

@@ -21,6 +21,7 @@ from zoo.checkpoints.orbax_quiet import held_signals, is_full, quiet_logs, quiet
 from zoo.checkpoints.placing import Placing, flatten
 from zoo.config import ModelConfig
 from zoo.errors import InputError
+from zoo.int8 import require_float
 from zoo.model import Model
 from zoo.partition import path_string
 
@@ -162,7 +163,7 @@ def save(model: Model, params: dict[str, Any], folder: Path, tokenizer: Any = No
     import orbax.checkpoint as ocp
 
     quiet_logs()
-
+    require_float(model.config, "a folder")
     settings = json.dumps({"model": model.config.to_dict()}, indent=2)
     (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
     if tokenizer is not None:

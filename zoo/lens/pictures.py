@@ -55,7 +55,7 @@ def logit_lens(table: LensTable) -> bytes:
                 axes.text(t, layer, f"{piece} {chance:.2f}", ha="center", va="center", **style)
         _ticks(axes, "x", table.tokens[-length:])
         _ticks(axes, "y", table.layers)
-        axes.set_title("\n".join(textwrap.wrap(title, int(14 * figure.get_figwidth()))))
+        axes.set_title("\n".join(textwrap.wrap(title, int(12 * (figure.get_figwidth() - 1)))))
         figure.colorbar(image, label="probability", fraction=0.02)
         return _png(figure)
 
@@ -138,12 +138,13 @@ def attribution(bars: Bars) -> bytes:
 def patching(view: HeatMap) -> bytes:
     """Layers upward, positions to the right: the share of the difference that each place brings back."""
     layers, length = view.values.shape
-    with _figure(2.6 + 0.42 * length, 2.3 + 0.17 * layers) as (figure, axes):
+    with _figure(max(6.5, 2.6 + 0.42 * length), 2.3 + 0.17 * layers) as (figure, axes):
         _signed(figure, axes, view.values, "share restored (0 corrupted, 1 clean)", least=1.0, origin="lower")
         _ticks(axes, "x", view.columns)
         _ticks(axes, "y", view.layers)
         said = f"{view.what}: {view.clean:.2f} clean, {view.corrupted:.2f} corrupted"
-        axes.set_title("\n".join(["Patching the clean stream into the corrupted run", said]), parse_math=False)
+        lines = ["Patching the clean stream into the corrupted run", *textwrap.wrap(said, 72)]
+        axes.set_title("\n".join(lines), parse_math=False)
         return _png(figure)
 
 

@@ -41,12 +41,21 @@ class Service:
         model, params, tokenizer: what is served.
         name: of the model, as clients say it.
         limits: of requests.
+        cache_dtype: of cached keys and values; None for the model's.
     """
 
-    def __init__(self, model: Model, params: Any, tokenizer: Any, name: str, limits: Limits):
+    def __init__(
+        self,
+        model: Model,
+        params: Any,
+        tokenizer: Any,
+        name: str,
+        limits: Limits,
+        cache_dtype: str | None = None,
+    ):
         self.model, self.tokenizer, self.name, self.limits = model, tokenizer, name, limits
         self.meters = Meters()
-        self.engine = Engine(model, params, tokenizer, limits, self.meters)
+        self.engine = Engine(model, params, tokenizer, limits, self.meters, cache_dtype)
         self.encodes = model.config.visibility == "full"
         self.longest = min(limits.max_length or longest_text(model.config), longest_text(model.config))
         self.limit = min(tokenizer.vocab_size, model.config.vocab_size)
@@ -169,13 +178,12 @@ class Service:
             pieces = await self._at_work(request, job, _collected(job), until)
             return answer(shape.whole(pieces, self._usage(prompts, (said[-1].count for said in pieces)), echoes))
         events = self._events(job, wanted, prompts, shape, echoes)
-        first = await self._at_work(request, job, anext(events), until)
+        first = await self._at_work(request, job, anext(events), until, whole=False)
 
         def over(status: int) -> None:
             self.engine.cancel(job)
             request.state.over(status)
 
-        request.state.streams = True
         return Events(first, events, until, self.limits.timeout, over)
 
     async def _events(
@@ -236,7 +244,7 @@ class Service:
                 self.meters.requests.labels(path, str(status)).inc()
                 self.meters.seconds.labels(path).observe(time.perf_counter() - began)
 
-            request.state.over, request.state.streams = over, False
+            request.state.over = over
             try:
                 response = await work(request)
             except Gone:
@@ -248,7 +256,7 @@ class Service:
             except Exception as error:
                 logging.getLogger("oneblock.serve").exception("a request failed")
                 response = refused(failed(error))
-            if not request.state.streams:
+            if not isinstance(response, Events):  # which says itself what came of it
                 over(response.status_code)
             return response
 
@@ -290,12 +298,18 @@ class Service:
         except InputError as error:
             raise Refusal(400, str(error), param=param) from None
 
-    async def _at_work(self, request: Request, job: Job, result: Any, until: float) -> Any:
-        """Submits a job and waits for what it gives; the job ends where the client goes, or the time does."""
+    async def _at_work(self, request: Request, job: Job, result: Any, until: float, whole: bool = True) -> Any:
+        """Submits a job and waits for what it gives; the job ends where the client goes, or the time does.
+
+        Where `result` is not the whole, but the first piece of a stream, the job goes on.
+        """
         try:
             self.engine.submit(job)
             async with asyncio.timeout_at(until):
-                return await unless_gone(request.receive, result)
+                found = await unless_gone(request.receive, result)
+            if whole:
+                self.engine.cancel(job)
+            return found
         except BaseException as error:
             self.engine.cancel(job)
             if hasattr(result, "close"):

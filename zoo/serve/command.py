@@ -1,9 +1,12 @@
 """`python -m zoo serve`."""
 
 import logging
+import os
 import sys
 from pathlib import Path
+from typing import Literal
 
+from zoo.command_line import INTERRUPTED, TERMINATED, Terminated
 from zoo.errors import InputError
 
 
@@ -20,6 +23,7 @@ def serve(
     timeout: float = 300.0,
     grace: float = 10.0,
     warm_up: bool = True,
+    cache_dtype: Literal["float32", "bfloat16", "int8"] | None = None,
 ) -> None:
     """Serve a model over HTTP, as OpenAI's clients expect it; Ctrl-C ends.
 
@@ -39,6 +43,7 @@ def serve(
         grace: seconds that requests at work have when the server is stopped.
         warm_up: compile what a short request of default settings needs before any is taken; other kinds of requests
             wait for their programs when the first of them comes.
+        cache_dtype: of cached keys and values; int8 takes a third of float32's memory or less.
 
     Examples:
         python -m zoo serve oneblock/gpt-tiny
@@ -63,7 +68,7 @@ def serve(
         model, params = zoo.load(path)
         tokenizer = zoo.load_tokenizer(path)
         check_served(model, tokenizer)
-        service = Service(model, params, tokenizer, name or named(path), limits)
+        service = Service(model, params, tokenizer, name or named(path), limits, cache_dtype)
         server = Server(service)
         if warm_up:
             print("compiling for the first request (--no-warm-up leaves it to that one)", file=sys.stderr, flush=True)
@@ -73,11 +78,23 @@ def serve(
         raise
     address, at = taken.getsockname()[:2]
     address = f"[{address}]" if ":" in address else address
-    print(f"{service.name} at http://{address}:{at}/v1 ({what(service)}); Ctrl-C ends", flush=True)
+    print(f"{service.name} at http://{address}:{at}/v1 ({what(service, cache_dtype)}); Ctrl-C ends", flush=True)
     if address not in ("127.0.0.1", "[::1]"):
         print("whoever reaches this address may ask: no key is asked for", file=sys.stderr, flush=True)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that goes away
-    server.run([taken])
+    try:
+        server.run([taken])
+    except KeyboardInterrupt as error:
+        if not service.engine.ended:
+            end_at_once(error)
+        raise
+
+
+def end_at_once(error: KeyboardInterrupt) -> None:
+    """Ends the process beside a program that is being compiled: nothing breaks it off, and Python waits for no such."""
+    stopped = isinstance(error, Terminated)
+    print("terminated" if stopped else "interrupted", file=sys.stderr, flush=True)
+    os._exit(TERMINATED if stopped else INTERRUPTED)
 
 
 def check_served(model, tokenizer) -> None:
@@ -95,12 +112,13 @@ def named(path: str) -> str:
     return path if not Path(path).exists() else Path(path).resolve().name
 
 
-def what(service) -> str:
+def what(service, cache_dtype: str | None) -> str:
     """The routes of a model, and the memory that its texts may take, in words."""
     if service.encodes:
         return "embeddings"
     config, limits = service.model.config, service.limits
-    size = 2 if config.dtype in ("bfloat16", "float16") else 4
-    rows = 2 * config.num_layers * config.num_kv_heads * config.head_dim * size * service.longest * limits.concurrency
+    size = {"float32": 4, "int8": 1}.get(cache_dtype or config.dtype, 2)
+    a_token = 2 * config.num_layers * config.num_kv_heads * (config.head_dim * size + (4 if size == 1 else 0))
+    rows = a_token * service.longest * limits.concurrency
     chat = "completions and chat" if service.tokenizer.chat_template else "completions; no chat template"
     return f"{chat}; {limits.concurrency} texts of {service.longest} tokens take up to {rows / 1e9:.2g} GB"

@@ -6,7 +6,6 @@ LANES batches take turns of a few tokens, so that a long text does not keep a sh
 
 import logging
 import threading
-import time
 from collections import deque
 from typing import Any
 
@@ -27,15 +26,24 @@ class Engine:
         model, params, tokenizer: what is served.
         limits: how much at once.
         meters: what is counted.
+        cache_dtype: of cached keys and values; None for the model's.
     """
 
-    def __init__(self, model: Model, params: Any, tokenizer: Any, limits: Limits, meters: Meters):
-        self._desk, self._limits = Desk(model, params, tokenizer, meters), limits
+    def __init__(
+        self,
+        model: Model,
+        params: Any,
+        tokenizer: Any,
+        limits: Limits,
+        meters: Meters,
+        cache_dtype: str | None = None,
+    ):
+        self._desk, self._limits = Desk(model, params, tokenizer, meters, cache_dtype), limits
         self._waiting: deque[tuple[Any, Row | VectorJob]] = deque()  # with the kind of batch
         self._lanes: deque[TextLane | VectorLane] = deque()
         self._change = threading.Condition()
-        self._until: float | None = None  # of the clock: what is still at work then is told to stop
-        self._closed = False
+        self._jobs: set[Job] = set()  # that somebody waits for
+        self._stopping = self._closed = False
         self._starting = 0  # taken from the queue, and not in a lane yet
         self._programs = Programs()
         self._thread = threading.Thread(target=self._run, name="oneblock-model", daemon=True)
@@ -69,7 +77,12 @@ class Engine:
     @property
     def sound(self) -> bool:
         """It takes requests."""
-        return self._thread.is_alive() and self._until is None
+        return self._thread.is_alive() and not self._stopping
+
+    @property
+    def ended(self) -> bool:
+        """Its thread is over, or never began."""
+        return not self._thread.is_alive()
 
     def require_room(self, texts: int) -> None:
         """Raises Refusal: 400 where a request has more texts than are ever served at once, 429 where others wait."""
@@ -91,24 +104,30 @@ class Engine:
             if not self.sound:
                 raise stopping()
             self.require_room(len(items))
+            self._jobs.add(job)
             self._waiting.extend(items)
             self._change.notify()
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for this one any more."""
+        """Nobody waits for this one any more: it has its answer, or has gone."""
         job.cancelled = True
         with self._change:
+            self._jobs.discard(job)
             self._waiting = deque(item for item in self._waiting if _job(item[1]) is not job)
 
-    def stop(self, grace: float) -> None:
-        """Takes no more; what is not finished in `grace` seconds is told so."""
-        with self._change:
-            self._until = time.monotonic() + grace
-            self._change.notify()
+    def stop(self) -> None:
+        """Takes no more."""
+        self._stopping = True
 
-    def close(self, seconds: float = 10.0) -> None:
-        """Ends the thread."""
-        self.stop(0)
+    def tell_all(self) -> None:
+        """All that is not finished is told that the server stops, even where the thread is busy with one long thing."""
+        for job in list(self._jobs):
+            self.cancel(job)
+            job.tell(stopping())
+
+    def close(self, seconds: float = 3.0) -> None:
+        """Ends the thread, unless one thing that it does takes longer than this."""
+        self.stop()
         with self._change:
             self._closed = True
             self._change.notify()
@@ -123,8 +142,6 @@ class Engine:
         """One turn; False at the end."""
         with self._change:
             self._change.wait_for(lambda: self._lanes or self._waiting or self._closed)
-            if self._until is not None and time.monotonic() >= self._until:
-                self._tell_all()
             if self._closed:
                 return False
             kind, picked = self._pick()
@@ -172,14 +189,6 @@ class Engine:
                 refusal = failed(error)
             for one in those:
                 (one if hasattr(one, "tell") else one.job).tell(refusal)
-
-    def _tell_all(self) -> None:
-        for lane in self._lanes:
-            lane.tell(stopping())
-        for job in {_job(item) for _, item in self._waiting}:
-            job.tell(stopping())
-        self._lanes.clear()
-        self._waiting.clear()
 
 
 def _job(item: Row | VectorJob) -> Job:

@@ -45,6 +45,7 @@ class Desk(NamedTuple):
     params: Any
     tokenizer: Any
     meters: Meters
+    cache_dtype: str | None = None
 
 
 def kind_of(model: Model, row: Row) -> Kind:
@@ -103,6 +104,7 @@ class TextLane:
             max_new_tokens=kind.room,
             key=jnp.stack(keys + keys[:1] * spare),
             stop_ids=tuple(self._desk.tokenizer.stop_ids),
+            cache_dtype=self._desk.cache_dtype,
         )
         if spare:
             work.end([False] * len(rows) + [True] * spare)
@@ -136,13 +138,13 @@ class TextLane:
 
     def _look(self, now: decoding.Progress | None) -> None:
         """Hands out what is new; rows that have finished, or whose reader has gone, end."""
-        over = set()
+        before = len(self._live)
         if now is not None:
             tokens, log_probs, lengths, done = (np.array(x) for x in (now.tokens, now.log_probs, now.lengths, now.done))
         for number, row in list(self._live.items()):
             if row.job.cancelled:
                 self._desk.meters.generated.inc(self._speeches[number].count)
-                over.add(number)
+                del self._live[number]
                 continue
             speech, finish, new = self._speeches[number], "length", slice(0)
             if row.most:
@@ -154,18 +156,17 @@ class TextLane:
             else:
                 said = speech.read(row.number, tokens[number, new], log_probs[number, new], finish)
             self._measure(number, said)
-            if said.finish:
-                over.add(number)
-            if row.job.asked.stream:
-                if said.finish or said.text or (said.tokens and row.job.asked.top is not None):
-                    row.job.tell(said)
-            elif said.finish:
-                row.job.tell(self._scored(row, joined([*self._kept[number], said])))
-            else:
+            if not row.job.asked.stream:
                 self._kept[number].append(said)
-        for number in over:
-            del self._live[number]
-        if over and self._live:
+                if not said.finish:
+                    continue
+                said = self._scored(row, joined(self._kept[number]))
+            elif not (said.finish or said.text or (said.tokens and row.job.asked.top is not None)):
+                continue
+            if said.finish:  # before it is told: who has the answer finds the place free
+                del self._live[number]
+            row.job.tell(said)
+        if self._live and len(self._live) < before:
             size = self._work.now.done.shape[0]
             self._work.end([number not in self._live for number in range(size)])
 
@@ -210,17 +211,18 @@ class VectorLane:
         """A few texts more."""
         start = TEXTS * len(self._done)
         rows = self._job.rows[start : start + TEXTS]
-        model, params, tokenizer, _ = self._desk
-        self._done.append(embed(model, params, rows, tokenizer=tokenizer, batch_size=TEXTS))
+        model, params, tokenizer = self._desk[:3]
+        more = [min(rows, key=len)] * (height(len(rows), TEXTS) - len(rows))  # batches of 1, 4, 16
+        self._done.append(embed(model, params, rows + more, tokenizer=tokenizer, batch_size=TEXTS)[: len(rows)])
         if start + TEXTS >= len(self._job.rows):
-            self._job.tell(Vectors(np.concatenate(self._done)))
             self.finished = True
+            self._job.tell(Vectors(np.concatenate(self._done)))
         self.finished = self.finished or self._job.cancelled
 
     def tell(self, event: Any) -> None:
         """The last that the request hears."""
-        self._job.tell(event)
         self.finished = True
+        self._job.tell(event)
 
 
 def joined(pieces: Sequence[Said]) -> Said:

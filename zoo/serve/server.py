@@ -135,5 +135,8 @@ class Server(uvicorn.Server):
                 one.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._service.engine.stop(self._service.limits.grace)
+        engine = self._service.engine
+        engine.stop()
+        end = asyncio.get_running_loop().call_later(self._service.limits.grace, engine.tell_all)
         await super().shutdown(sockets)
+        end.cancel()
