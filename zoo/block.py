@@ -32,6 +32,7 @@ from zoo.partition import constrain_stream
 from zoo.positions import rotate
 from zoo.probe import NOTHING, Look, Probe
 from zoo.remat import mark
+from zoo.sharded_product import fanned
 
 
 @struct.dataclass
@@ -74,6 +75,7 @@ class Attention(nn.Module):
     def __call__(self, x, source, call: Call, index: jax.Array, cache: Any = None, look: Look = NOTHING):
         """x [B, T, D] asks, source [B, S, D] answers: the heads' sum [B, T, D], and new (keys, values) or None."""
         config = self.config
+        x, source = (fanned(x),) * 2 if x is source else (x, fanned(source))
         query = self._heads(config.num_heads, "query")(x)
         key = self._heads(config.num_kv_heads, "key")(source)
         value = self._heads(config.num_kv_heads, "value")(source)
@@ -113,7 +115,7 @@ class Attention(nn.Module):
             residual_stddev(config),
             contracted=2,
             use_bias=config.attention_out_bias,
-            outliers=config.int8 and config.int8.out,
+            outliers=config.int8 and config.int8.out[0],
             name="out",
         )(mixed)
         if look.touches("attention.heads"):
@@ -132,7 +134,7 @@ class Attention(nn.Module):
             config.dtype,
             config.initializer_range,
             use_bias=config.attention_bias,
-            outliers=config.int8 and config.int8.attention,
+            outliers=config.int8 and config.int8.attention[0],
             name=name,
         )
 

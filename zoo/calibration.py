@@ -47,8 +47,8 @@ def quantize(
     """The model with int8 weights but for its outlier columns: a quarter of the memory; see zoo.int8.
 
     A column of a kernel's input is an outlier where some token of the calibration has an activation above the threshold
-    there, in magnitude. Kernels of one kind (query, key and value; out; up and gate; down) have the same number of
-    float columns in all layers, the largest that one of them needs: those with the largest activations.
+    there, in magnitude. Kernels of a scanned stack have the same number of float columns in all layers, the largest
+    that one of them needs: those with the largest activations.
 
     Args:
         model, params: a model of texts with float weights.
@@ -75,8 +75,9 @@ def quantize(
     peaks = largest_activations(model, params, calibration)
     if config.scan:
         params = unstack_layers(params, config)
-    counts = {kind: max(int((peak > threshold).sum()) for peak in found) for kind, found in peaks.items()}
-    counts |= {"table": counts["table"] if table and config.head != "masked_lm" else None}
+    counts = {kind: [int((peak > threshold).sum()) for peak in found] for kind, found in peaks.items()}
+    counts = {kind: [max(own)] if config.scan else own for kind, own in counts.items()}
+    counts |= {"table": counts["table"][0] if table and config.head != "masked_lm" else None}
     changed = Model(config.replace(int8=Int8(**counts)))
     out = dict(params)
     layers = [(name, 0 if config.shared_layers else int(name.removeprefix("layer_"))) for name in params["blocks"]]
@@ -158,7 +159,7 @@ def _layer(layer: dict[str, Any], peaks: dict[str, list[np.ndarray]], counts: di
         for name, below in tree.items():
             kind = KINDS.get(name) if isinstance(below, dict) and "kernel" in below else None
             if kind is not None:
-                columns = _columns(peaks[kind][number], counts[kind])
+                columns = _columns(peaks[kind][number], counts[kind][number % len(counts[kind])])
                 out[name] = _kernel(below, columns, 2 if kind == "out" else 1)
             else:
                 out[name] = changed(below) if isinstance(below, dict) and name.startswith("expert_") else below

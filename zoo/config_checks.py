@@ -110,7 +110,13 @@ def check_int8(config: Any) -> None:
     mixed = config.num_heads * config.head_dim
     most = {"attention": config.embed_dim, "out": mixed, "mlp": config.embed_dim, "down": config.mlp_dim}
     for name, width in most.items():
-        require_int(f"int8.{name}", getattr(config.int8, name), 0, width)
+        counts = getattr(config.int8, name)
+        one = config.scan or config.shared_layers
+        fits = len(counts) == 1 or (len(counts) == config.num_layers and not one)
+        many = "1, as one program runs all layers" if one else f"1 or {config.num_layers}"
+        require(fits, f"int8.{name} has {len(counts)} numbers; it must have {many}")
+        for count in counts:
+            require_int(f"int8.{name}", count, 0, width)
     if config.int8.table is not None:
         require_int("int8.table", config.int8.table, 0, config.embed_width)
         require(config.head != "masked_lm", 'int8.table is set, but the read-out of head "masked_lm" stays float')

@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from zoo import int8
 from zoo.initializers import normal
-from zoo.sharded_product import product
+from zoo.sharded_product import Fanned, product, single
 
 
 class Dense(nn.Module):
@@ -34,7 +34,7 @@ class Dense(nn.Module):
     outliers: int | None = None
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array | Fanned) -> jax.Array:
         out = (self.features,) if isinstance(self.features, int) else self.features
         met = x.shape[x.ndim - self.contracted :]
         if self.outliers is None:
@@ -43,7 +43,7 @@ class Dense(nn.Module):
             y = product(path, x.astype(self.dtype), kernel, self.contracted)
         else:
             kernel = int8.parameters(self, met, out, self.outliers, self.stddev)
-            y = int8.product(x.astype(self.dtype), *kernel).astype(self.dtype)
+            y = int8.product(single(x).astype(self.dtype), *kernel).astype(self.dtype)
         if not self.use_bias:
             return y
         return add_bias(y, self.param("bias", nn.initializers.zeros_init(), out, jnp.float32))

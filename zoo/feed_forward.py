@@ -8,6 +8,7 @@ from zoo.config import ModelConfig
 from zoo.dense import Dense
 from zoo.probe import NOTHING, Look
 from zoo.remat import mark
+from zoo.sharded_product import fanned
 
 ACTIVATIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -26,6 +27,7 @@ class FeedForward(nn.Module):
     def __call__(self, x: jax.Array, look: Look = NOTHING) -> jax.Array:
         config = self.config
         act = ACTIVATIONS[config.activation]
+        x = fanned(x) if config.gated else x
         up = mark(self._dense(config.mlp_dim, config.initializer_range, "up")(x), "up")
         hidden = act(up)
         if config.gated:
@@ -34,7 +36,7 @@ class FeedForward(nn.Module):
 
     def _dense(self, features: int, stddev: float, name: str) -> Dense:
         config = self.config
-        outliers = config.int8 and (config.int8.down if name == "down" else config.int8.mlp)
+        outliers = config.int8 and (config.int8.down if name == "down" else config.int8.mlp)[0]
         bias = config.mlp_bias
         return Dense(features, f"mlp/{name}", config.dtype, stddev, use_bias=bias, outliers=outliers, name=name)
 
@@ -68,9 +70,10 @@ class Experts(nn.Module):
         config = self.config
         stddev = config.initializer_range
         router = Dense(config.num_experts, "mlp/router", config.dtype, stddev, use_bias=False, name="router")
-        weights = route(router(x).astype(jnp.float32), config.experts_per_token).astype(x.dtype)
+        many = fanned(x)
+        weights = route(router(many).astype(jnp.float32), config.experts_per_token).astype(x.dtype)
         weights = look("mlp.router", weights)
-        outputs = [FeedForward(config, name=f"expert_{e}")(x) for e in range(config.num_experts)]
+        outputs = [FeedForward(config, name=f"expert_{e}")(many) for e in range(config.num_experts)]
         return sum(weights[..., e, None] * output for e, output in enumerate(outputs))
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from zoo.config_checks import MAX_DIM, check_types, require, require_int
@@ -35,18 +35,32 @@ class Int8:
     """Weights in int8 (zoo.int8): how many input columns of each kind of kernel stay float.
 
     Attributes:
-        attention: of query, key and value.
-        out: of attention's out projection.
+        attention: of query, key and value: a number a layer, or one for all (a scan's must be alike); a bare one is one
+            for all.
+        out: of attention's out projection, likewise.
         mlp: of the FFN's up and gate.
         down: of its down.
         table: of the token table and of an untied read-out; None leaves both float.
     """
 
-    attention: int = 0
-    out: int = 0
-    mlp: int = 0
-    down: int = 0
+    attention: tuple[int, ...] = (0,)
+    out: tuple[int, ...] = (0,)
+    mlp: tuple[int, ...] = (0,)
+    down: tuple[int, ...] = (0,)
     table: int | None = None
+
+    def __post_init__(self):
+        for kind in INT8_KINDS:
+            given = getattr(self, kind)
+            object.__setattr__(self, kind, tuple(given) if isinstance(given, tuple | list) else (given,))
+
+    def layer(self, index: int) -> "Int8":
+        """The same of one layer."""
+        found = {kind: getattr(self, kind) for kind in INT8_KINDS}
+        return replace(self, **{kind: counts[index % len(counts)] for kind, counts in found.items()})
+
+
+INT8_KINDS = ("attention", "out", "mlp", "down")
 
 
 def shortest_pattern(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:

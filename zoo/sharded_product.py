@@ -11,13 +11,17 @@ axes (fsdp, and sequence), followed by sums of the parts over data and slice, wh
 So a scanned stack sends, a step and micro-batch and device, (1 - 1/n) (2 w + 4) bytes for each number of its kernels
 over n devices: two gathers of w bytes, one scatter of 4. With w = 4 that is the 3 Psi of Rajbhandari et al. 2020
 (arXiv:1910.02054, 7.2.2); with w = 2 it is 8 bytes, where sums in bfloat16 would send 6.
+
+Where several kernels that the axis tensor splits read one x, each device has a part of each dx: `fanned` adds these up
+on the device, so that one sum over tensor is sent for all (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.sharding import PartitionSpec
 
 from zoo import partition
@@ -39,12 +43,53 @@ class Layout(NamedTuple):
     tokens: tuple[str, ...]
 
 
-def product(path: str | None, x: jax.Array, kernel: jax.Array, contracted: int = 1) -> jax.Array:
+@struct.dataclass
+class Fanned:
+    """What several products read: x, and [tensor, *x] copies of it, one a device, that gather what each sends back."""
+
+    x: jax.Array
+    copies: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of x."""
+        return self.x.shape
+
+    @property
+    def ndim(self) -> int:
+        """Of x."""
+        return self.x.ndim
+
+    def astype(self, dtype: Any) -> "Fanned":
+        """Both in another dtype."""
+        return Fanned(self.x.astype(dtype), self.copies.astype(dtype))
+
+
+def fanned(x: jax.Array | Fanned) -> jax.Array | Fanned:
+    """x [B, T, D], to be read by several products that the mesh axis tensor splits; without such a mesh as given."""
+    mesh = partition.auto_mesh()
+    if isinstance(x, Fanned) or mesh is None or mesh.shape.get("tensor", 1) == 1 or x.ndim != 3:
+        return x
+    spread = _spread(mesh, x.shape, 2)
+    if spread is None:
+        return x
+    rows, tokens = spread
+    copies = jnp.broadcast_to(x[None], (mesh.shape["tensor"], *x.shape))
+    copies = jax.lax.with_sharding_constraint(copies, PartitionSpec("tensor", rows, tokens or None, None))
+    return Fanned(x, copies)
+
+
+def single(x: jax.Array | Fanned) -> jax.Array:
+    """x alone."""
+    return x.x if isinstance(x, Fanned) else x
+
+
+def product(path: str | None, x: jax.Array | Fanned, kernel: jax.Array, contracted: int = 1) -> jax.Array:
     """x W in the dtype of x.
 
     Args:
         path: where the kernel stands, or the end of it, as in partition.RULES; None leaves all to the partitioner.
-        x: [rows, ..., *in].
+        x: [rows, ..., *in], or that fanned out.
         kernel: [*in, *out], in the parameters' own dtype, in which its gradient comes.
         contracted: how many dimensions `in` has.
 
@@ -52,6 +97,9 @@ def product(path: str | None, x: jax.Array, kernel: jax.Array, contracted: int =
         [rows, ..., *out]. Without a mesh, or where rows do not divide, jax.lax.dot_general and its gradient.
     """
     layout = path and _layout(path, x.shape, kernel.shape, x.ndim - contracted)
+    if layout and isinstance(x, Fanned):
+        return _fanned(layout, contracted, x.x, x.copies, kernel)
+    x = single(x)
     if not layout or (layout.spec == layout.whole and x.dtype == kernel.dtype):
         return _dot(x, kernel.astype(x.dtype), range(x.ndim - contracted, x.ndim), range(contracted))
     return _sharded(layout, contracted, x, kernel)
@@ -79,15 +127,21 @@ def _layout(path: str, x: tuple[int, ...], kernel: tuple[int, ...], free: int) -
     mesh = partition.auto_mesh()
     if mesh is None:
         return None
+    spread = _spread(mesh, x, free)
+    if spread is None:
+        return None
+    spec = partition.fitted_spec(path, kernel, mesh.shape)
+    return Layout(spec, partition.used_spec(spec, path), *spread)
+
+
+def _spread(mesh: Any, x: tuple[int, ...], free: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The axes over which rows and tokens of x lie; None where rows do not divide, or lie on one device."""
     rows = partition.row_axes(mesh)
     if x[0] % partition.ways_of(rows, mesh.shape):
         return None
     sequence = mesh.shape.get("sequence", 1)
     tokens = ("sequence",) if free > 1 and sequence > 1 and x[1] % sequence == 0 else ()
-    if partition.ways_of((*rows, *tokens), mesh.shape) == 1:
-        return None
-    spec = partition.fitted_spec(path, kernel, mesh.shape)
-    return Layout(spec, partition.used_spec(spec, path), rows, tokens)
+    return None if partition.ways_of((*rows, *tokens), mesh.shape) == 1 else (rows, tokens)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -106,21 +160,66 @@ def _backward(layout, contracted, kept, slope):
     whole = jax.lax.with_sharding_constraint(kernel.astype(x.dtype), layout.whole)
     free = x.ndim - contracted
     back = _dot(slope, whole, range(free, slope.ndim), range(contracted, kernel.ndim))
+    return back, _gradient(layout, contracted, x, slope).astype(kernel.dtype)
+
+
+_sharded.defvjp(_forward, _backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _fanned(layout: Layout, contracted: int, x: jax.Array, copies: jax.Array, kernel: jax.Array) -> jax.Array:
+    del copies
+    return _forward(layout, contracted, x, kernel)[0]
+
+
+def _fanned_forward(layout, contracted, x, copies, kernel):
+    del copies
+    return _forward(layout, contracted, x, kernel)
+
+
+def _fanned_backward(layout, contracted, kept, slope):
+    x, kernel = kept
+    whole = jax.lax.with_sharding_constraint(kernel.astype(x.dtype), layout.whole)
+    free = x.ndim - contracted
+    split = any("tensor" in partition.axes_of(entry) for entry in layout.whole)
+
+    def part(slope, whole):
+        own = _dot(slope, whole, range(free, slope.ndim), range(contracted, whole.ndim))
+        if not split:  # the same on each device of tensor, and to be counted once
+            own = jnp.where(jax.lax.axis_index("tensor") == 0, own, 0)
+        return own[None]
+
+    batch = _batch(layout, free)
+    asked, given = layout.whole[:contracted], layout.whole[contracted:]
+    back = jax.shard_map(
+        part,
+        in_specs=(PartitionSpec(*batch, *given), layout.whole),
+        out_specs=PartitionSpec("tensor", *batch, *asked),
+    )(slope, whole)
+    return jnp.zeros_like(x), back, _gradient(layout, contracted, x, slope).astype(kernel.dtype)
+
+
+_fanned.defvjp(_fanned_forward, _fanned_backward)
+
+
+def _gradient(layout, contracted, x, slope):
+    """dW in float32, stored as W is."""
+    free = x.ndim - contracted
 
     def summed(x, slope):
         return _sum(layout, _dot(x, slope, range(free), range(free), jnp.float32))
 
-    batch = (layout.rows, layout.tokens, *(None,) * free)[:free]
+    batch = _batch(layout, free)
     asked, given = layout.whole[:contracted], layout.whole[contracted:]
-    gradient = jax.shard_map(
+    return jax.shard_map(
         summed,
         in_specs=(PartitionSpec(*batch, *asked), PartitionSpec(*batch, *given)),
         out_specs=layout.spec,
     )(x, slope)
-    return back, gradient.astype(kernel.dtype)
 
 
-_sharded.defvjp(_forward, _backward)
+def _batch(layout, free):
+    return (layout.rows, layout.tokens, *(None,) * free)[:free]
 
 
 def _sum(layout: Layout, part: jax.Array) -> jax.Array:

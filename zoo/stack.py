@@ -6,6 +6,7 @@ Where the last repeat of a pattern is cut short, its layers follow the scan as `
 unstack_layers go from one to the other.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -32,11 +33,17 @@ class LoopedLayers(nn.Module):
         shared = block_class(self.config, name="shared") if self.config.shared_layers else None
         for index in range(self.first, self.config.num_layers):
             slot = index % len(self.config.layer_pattern)
-            block = shared or block_class(self.config, slot, name=f"layer_{index}")
+            block = shared or block_class(_of_layer(self.config, index), slot, name=f"layer_{index}")
             cache = None if caches is None else caches[index - self.first]
             x, output = block(x, (jnp.uint32(index), cache), call.on(index))
             outputs.append(output)
         return x, outputs
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_layer(config: ModelConfig, index: int) -> ModelConfig:
+    """The config as layer `index` reads it: int8 kernels may have another number of float columns in each."""
+    return config if config.int8 is None else config.replace(int8=config.int8.layer(index))
 
 
 class Pattern(nn.Module):

@@ -177,9 +177,12 @@ def weight_bytes(config: ModelConfig) -> int:
         return whole
     D, F, int8 = config.embed_dim, config.mlp_dim, config.int8
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention = [(D, out, int8.attention) for out in (queries, keys, keys)] + [(queries, D, int8.out)]
-    mlp = [(D, F, int8.mlp)] * (2 if config.gated else 1) + [(F, D, int8.down)]
-    kernels = (attention + mlp * max(config.num_experts, 1)) * (1 if config.shared_layers else config.num_layers)
+    kernels = []
+    for number in range(1 if config.shared_layers else config.num_layers):
+        kept = int8.layer(number)
+        kernels += [(D, out, *kept.attention) for out in (queries, keys, keys)] + [(queries, D, *kept.out)]
+        mlp = [(D, F, *kept.mlp)] * (2 if config.gated else 1) + [(F, D, *kept.down)]
+        kernels += mlp * max(config.num_experts, 1)
     if int8.table is not None:
         kernels.append((config.embed_width, config.vocab_size, int8.table))
         if config.head == "lm" and not config.tie_embeddings:

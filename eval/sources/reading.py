@@ -66,7 +66,7 @@ def split(
     for split, examples in (("training", train), ("test", test)):
         if not examples:
             apart = len(set(keys))
-            why = f": near copies stay on one side, and {apart} texts differ" if 2 * apart <= len(pool) else ""
+            why = f": near copies stay on one side (groups of texts: {apart})" if 2 * apart <= len(pool) else ""
             rows = f"{task.train_file}: {len(pool)} rows"
             raise InputError(f"{rows} leave none for the {split} set{why}; more are needed")
     _require_choice(task, train)

@@ -175,7 +175,7 @@ def test_options_of_one_text_are_counted(tmp_path):
 def test_texts_that_are_all_alike_cannot_be_split(tmp_path):
     rows = [{"context": "the sister said it is", "options": ["good", "bad"], "label": n % 2} for n in range(40)]
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(InputError, match="40 rows leave none for the .* set: near copies .* 1 texts differ; more are"):
+    with pytest.raises(InputError, match="40 rows leave none for .*set: near copies .* .groups of texts: 1.; more"):
         load_choices(tmp_path / "mine.jsonl")
 
 

@@ -93,11 +93,35 @@ def main(plan: str) -> None:
 
         number = jax.process_index()
 
-        notes = []
+        notes, now = [], keep_programs()
         for item in json.loads(Path(plan).read_text()):
+            now["config"] = item["config"][number]
             notes.append(one_run(item))
             notes[-1] |= {"processes": jax.process_count(), "devices": jax.device_count()}
             Path(plan).with_suffix(f".{number}.json").write_text(json.dumps(notes))
+
+
+def keep_programs() -> dict:
+    """Runs of one config share their programs within a process: jax keeps those of process 0 alone on disk.
+
+    Returns:
+        where the config at work is told, as "config".
+    """
+    from train.mesh import MeshDriver
+
+    now, kept = {}, {}
+
+    def remembered(make):
+        def of(self, function):
+            key = (make.__name__, now["config"])
+            if key not in kept:
+                kept[key] = make(self, function)
+            return kept[key]
+
+        return of
+
+    MeshDriver.compile, MeshDriver.compile_eval = remembered(MeshDriver.compile), remembered(MeshDriver.compile_eval)
+    return now
 
 
 def one_run(item: dict) -> dict:

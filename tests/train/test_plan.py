@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from train.plan import compile as compiling
+from train.plan import slices
 from train.plan.chips import find_chip
 from train.plan.commands import tokens_of
 from train.plan.job import make_job
@@ -111,3 +113,17 @@ def test_bad_jobs(model, options, words):
     with pytest.raises(InputError) as caught:
         make_job(model, parse_slice("v5e:16x16"), **{"batch": 256} | options)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_without_libtpu_the_cpus_compiler_stands_in(monkeypatch):
+    taken = []
+    for module in (compiling, slices):
+        monkeypatch.setattr(module, "has_library", lambda: False)
+    monkeypatch.setattr(
+        compiling, "compile_on", lambda job, driver, compiler, say: taken.append((driver.mesh.size, compiler))
+    )
+    job = make_job("llama-tiny", parse_slice("v5e:2x4"), batch=8, seq=32)
+    compiling.compile_step(job)
+    assert taken == [(8, "cpu")]
+    with pytest.raises(InputError, match=r'pip install "oneblock\[plan\]", or --compiler cpu'):
+        compiling.compile_step(job, "tpu")

@@ -43,11 +43,10 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(root):
-    """Two processes of two devices go through the plan; the last run kills process 1 at step 6."""
+    """Two processes of two devices go through the plan: one run is stopped, the last one kills process 1 at step 6."""
     runs = [
         {"config": "data", "folder": "two", "profile": "2:3"},
-        {"config": "tensor", "folder": "begun-alone"},
-        {"config": "data", "folder": "stopped", "signal": [1, 5, "SIGTERM"]},
+        {"config": "tensor", "folder": "begun-alone", "signal": [1, 6, "SIGTERM"]},
         {"config": "other", "folder": "two"},
         {"config": ["data", "other"], "folder": "never"},
         {"config": "data", "folder": "killed", "signal": [1, 6, "SIGKILL"]},
@@ -90,7 +89,7 @@ def assert_close(ours, theirs, tolerance=1e-6):
 
 
 def test_two_processes_give_the_numbers_of_one(root, two):
-    assert [note["processes"] for note in two.notes[0]] == [2] * 5 and two.notes[0][0]["devices"] == 4
+    assert [note["processes"] for note in two.notes[0]] == [2] * 4 and two.notes[0][0]["devices"] == 4
     assert_close(numbers(root / "two"), numbers(root / "alone"))
     ours, theirs = state_of(root, "two")[0], state_of(root, "alone")[0]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, theirs)
@@ -114,25 +113,27 @@ def test_processes_that_share_rows_feed_the_same_and_go_on_with_the_checkpoint_o
     """The axis tensor goes over both: each holds every row. Steps 0 to 3 were taken by one process on one device."""
     first, second = (notes[1] for notes in two.notes)
     assert first["fed"] == second["fed"] and first["fed"]["4"][0] == list(range(8))
-    assert first["step"] == STEPS and sorted(map(int, first["fed"])) == list(range(4, STEPS))
-    assert_close(numbers(root / "begun-alone"), numbers(root / "alone"), 1e-5)
+    assert min(map(int, first["fed"])) == 4
+    stopped, alone = numbers(root / "begun-alone"), numbers(root / "alone")
+    assert {(4, "train"), (6, "train"), (6, "valid")} <= {(line["step"], line["split"]) for line in stopped}
+    assert_close(stopped, [line for line in alone if line["step"] <= stopped[-1]["step"]], 1e-5)
 
 
 def test_sigterm_to_one_stops_all_at_one_step_saved(root, two):
-    first, second = (notes[2] for notes in two.notes)
+    first, second = (notes[1] for notes in two.notes)
     assert first["code"] == second["code"] == 143
-    saved = max(int(p.name) for p in (root / "stopped" / "checkpoints").iterdir() if p.name.isdigit())
-    assert 5 < saved < STEPS
-    assert state_of(root, "stopped")[1]["step"] == saved
+    saved = max(int(p.name) for p in (root / "begun-alone" / "checkpoints").iterdir() if p.name.isdigit())
+    assert 6 <= saved < STEPS
+    assert state_of(root, "begun-alone")[1]["step"] == saved
 
 
 def test_other_settings_are_told_by_all_with_one_line(two):
-    lines = [notes[3]["line"] for notes in two.notes]
+    lines = [notes[2]["line"] for notes in two.notes]
     assert lines[0] == lines[1] and "model.dropout was 0.1, now 0.2" in lines[0] and "\n" not in lines[0]
 
 
 def test_processes_with_other_settings_than_the_first_are_told_which(root, two):
-    lines = [notes[4]["line"] for notes in two.notes]
+    lines = [notes[3]["line"] for notes in two.notes]
     assert lines[0] == lines[1] and not (root / "never").exists()
     assert lines[0].startswith("the processes differ: model.dropout is 0.2 on process 1 (")
     assert ", 0.1 on process 0 (" in lines[0] and lines[0].endswith("; make them alike")

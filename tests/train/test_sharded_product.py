@@ -19,7 +19,7 @@ from train.plan.collectives import collectives
 from train.state import initial_state
 from train.step import make_train_step
 from zoo.dense import add_bias
-from zoo.sharded_product import product
+from zoo.sharded_product import fanned, product
 
 LAYERS, ROWS, LENGTH = 3, 16, 8
 CONFIG = zoo.create(
@@ -175,3 +175,33 @@ def test_without_a_mesh_or_rows_that_divide_it_is_dot_general():
         with jax.set_mesh(make_mesh(mesh)):
             jaxpr = jax.make_jaxpr(lambda x: product("mlp/up/kernel", x, kernel))(jnp.ones((rows, 2, 8)))
         assert "custom_vjp" not in str(jaxpr)
+
+
+def test_products_of_one_stream_send_one_sum_back_over_tensor():
+    """The gradients that query, key and value send back are added up before they are sent, and those of up and gate."""
+    _, found = traffic("slice=2,fsdp=2,tensor=2")
+    stream = 4 * ROWS * LENGTH * CONFIG.embed_dim // 4
+    inside = [c for c in found if c.axes == ("tensor",) and "Transformer/while" in c.source]
+    assert {c.kind for c in inside} == {"all-reduce"}
+    # Two forward, attention's once more as remat full computes it again, two backward.
+    assert sum(c.count * c.payload for c in inside) == 5 * LAYERS * stream
+
+
+@pytest.mark.parametrize("mesh", ["fsdp=2,tensor=2,sequence=2", "data=2,tensor=4", "tensor=8"])
+def test_a_fanned_stream_gives_the_plain_gradients(mesh, rng):
+    """Heads that tensor divides and, of the key, heads that it does not."""
+    x = jnp.asarray(rng.normal(size=(8, 4, 16)), jnp.float32)
+    wide, narrow = (jnp.asarray(rng.normal(size=(16, n, 4)), jnp.float32) for n in (8, 1))
+
+    def slopes(x, wide, narrow):
+        def loss(x, wide, narrow):
+            many = fanned(jnp.sin(x))
+            query, key = product("attention/query/kernel", many, wide), product("attention/key/kernel", many, narrow)
+            return jnp.sum(jnp.sin(query * key))
+
+        return jax.value_and_grad(loss, argnums=(0, 1, 2))(x, wide, narrow)
+
+    wanted = slopes(x, wide, narrow)
+    with jax.set_mesh(make_mesh(mesh)):
+        found = jax.jit(slopes)(x, wide, narrow)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, wanted)

@@ -17,6 +17,7 @@ import openai
 
 import zoo
 from tests import made_up
+from zoo.serve import lanes
 from zoo.serve.app import Service
 from zoo.serve.limits import Limits
 from zoo.serve.server import Server, bind
@@ -127,6 +128,17 @@ def running(preset: str = "gpt-tiny", **limits: Any) -> Iterator[Running]:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
+
+
+def slow_batches(monkeypatch) -> None:
+    """Steps of 0.1 s at least: a text of 90 tokens takes 9 seconds, whatever the machine."""
+
+    class Slow(lanes.TextBatch):
+        def advance(self, until):
+            time.sleep(0.1 * (until - self.step))
+            super().advance(until)
+
+    monkeypatch.setattr(lanes, "TextBatch", Slow)
 
 
 def expected(prompt: Any, new: int, **settings: Any):

@@ -14,17 +14,18 @@ LENGTH = 6
 
 def small(config: zoo.ModelConfig) -> zoo.ModelConfig:
     """The same structure: sizes and numbers that no cache depends on are the same for all."""
-    layers = (dataclasses.replace(layer, window=layer.window and 3) for layer in config.layer_pattern)
+    same = dict(rotary_base=None, rotary_scaled=True)
+    layers = (dataclasses.replace(layer, window=layer.window and 3, **same) for layer in config.layer_pattern)
     pattern = tuple(dict.fromkeys(layers))
     return config.replace(
         **dict(vocab_size=17, embed_dim=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp_dim=24, max_positions=16),
         **dict(num_layers=len(pattern), layer_pattern=pattern, initializer_range=0.4, norm_eps=1e-5, rotary_base=100.0),
-        **dict(dropout=0.0, embed_dropout=0.0, attention_dropout=0.0, tie_embeddings=True, lm_bias=False),
+        **dict(dropout=0.0, embed_dropout=0.0, attention_dropout=0.0, head_dropout=0.0, tie_embeddings=True),
+        **dict(lm_bias=False, attention_bias=True, activation="silu", score_scale=None),
         rotary_dim=config.rotary_dim and 2,
         rotary_scaling=None,
         embed_rank=config.embed_rank and 8,
         embed_scale=config.embed_scale and 4.0,
-        score_scale=config.score_scale and 0.3,
         num_experts=config.num_experts and 4,
     )
 

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zoo
-from zoo import int8
+from zoo import cli, int8
+from zoo.calibration import sample_rows
 from zoo.checkpoints import plain_folder, run_folder
+from zoo.command_line import run
 from zoo.errors import InputError
 from zoo.explain import differences
 from zoo.layer_config import Int8
@@ -140,7 +142,12 @@ def test_outliers_are_where_the_activations_are_large():
     params["blocks"]["layer_1"]["attention_norm"]["scale"][[5, 40]] = 30.0
     params["blocks"]["layer_2"]["mlp_norm"]["scale"][7] = 30.0
     small, quantised = zoo.quantize(MODEL, params, calibration=TOKENS)
-    assert small.config.int8 == Int8(attention=2, out=0, mlp=1, down=0, table=0)
+    nothing = (0, 0, 0)
+    assert small.config.int8 == Int8((0, 2, 0), nothing, (0, 0, 1), nothing, table=0)
+    scanned = MODEL.config.replace(scan=True)
+    stacked = zoo.quantize(zoo.create(scanned), zoo.stack_layers(params, scanned), calibration=TOKENS)
+    assert stacked[0].config.int8 == Int8(2, 0, 1, 0, table=0)
+    assert stacked[1]["blocks"]["mlp"]["gate"]["outlier_columns"][2].tolist() == [7]
     layers = quantised["blocks"]
     assert layers["layer_1"]["attention"]["query"]["outlier_columns"].tolist() == [5, 40]
     assert layers["layer_2"]["mlp"]["gate"]["outlier_columns"].tolist() == [7]
@@ -152,7 +159,7 @@ def test_outliers_are_where_the_activations_are_large():
 
 def test_all_columns_in_float_is_the_model_itself():
     small, quantised = zoo.quantize(MODEL, PARAMS, calibration=TOKENS, threshold=0)
-    assert small.config.int8 == Int8(48, 48, 48, 80, 48)
+    assert small.config.int8 == Int8([48] * 3, [48] * 3, [48] * 3, [80] * 3, 48)
     expected = MODEL.apply(PARAMS, TOKENS).logits
     np.testing.assert_allclose(small.apply(quantised, TOKENS).logits, expected, rtol=0, atol=1e-5)
 
@@ -166,6 +173,18 @@ def test_it_generates_as_it_reads():
         assert new == np.argmax(logits, axis=-1)[len(prompt) - 1 : -1].tolist()
     vectors = small.apply(quantised, np.array([[1, 5, 9, 0]]), padding_mask=np.array([[1, 1, 1, 0]])).hidden[0, 2]
     np.testing.assert_allclose(vectors, small.apply(quantised, np.array([[1, 5, 9]])).hidden[0, 2], rtol=0, atol=1e-5)
+
+
+def test_the_command_quantises_on_the_spot(capsys):
+    path, prompt = "oneblock/gpt-tiny", "the price of"
+    words = ["generate", path, prompt, "--int8", "--max-new-tokens", "4"]
+    assert run("zoo", cli.SUBCOMMANDS, words) == 0
+    model, params, tokenizer = *zoo.load(path), zoo.load_tokenizer(path)
+    small, quantised = zoo.quantize(model, params, calibration=sample_rows(tokenizer))
+    expected = zoo.generate(small, quantised, [prompt], max_new_tokens=4, tokenizer=tokenizer).texts[0]
+    assert capsys.readouterr().out.startswith(prompt + expected)
+    bytes_of = [sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (quantised, params)]
+    assert bytes_of[0] < 0.45 * bytes_of[1]  # learned positions stay float
 
 
 def test_a_table_that_stays_float():
@@ -227,6 +246,10 @@ def test_what_int8_is_not_there_for(tmp_path):
         zoo.quantize(MODEL, broken)
     with pytest.raises(InputError, match="int8.out is 49; it must be a whole number from 0 to 48"):
         zoo.create("llama-tiny", **SIZES, int8=Int8(out=49))
+    with pytest.raises(InputError, match="int8.out has 2 numbers; it must have 1 or 3"):
+        zoo.create("llama-tiny", **SIZES, int8=Int8(out=(0, 1)))
+    with pytest.raises(InputError, match="int8.out has 3 numbers; it must have 1, as one program runs all layers"):
+        zoo.create("llama-tiny", **SIZES, scan=True, int8=Int8(out=(0, 1, 2)))
     with pytest.raises(InputError, match="int8.table is set"):
         zoo.create("bert-tiny", head="masked_lm", int8=Int8(table=0))
     with pytest.raises(InputError, match="int8 is True; it is what zoo.quantize made"):

@@ -11,15 +11,20 @@ import zoo
 import zoo.block
 from tests.zoo.lens_models import CONFIGS, OTHER, TOKENS, made
 from zoo import lens
-from zoo.attention import masked_softmax
 from zoo.forward import Inputs, forward
 from zoo.lens.attribution import stacked
 from zoo.masks import Mask, materialise
-from zoo.norms import layer_norm
 from zoo.positions import count_real_tokens
 from zoo.probe import BLOCK_SITES, STEM_SITES, Look
 
 near = np.testing.assert_allclose
+
+
+def layer_norm(x, scale, bias, eps):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + eps) * scale + bias
+
+
 TRACES = {}
 
 
@@ -58,17 +63,17 @@ def test_the_block_is_its_identities(name):
     config, trace = model.config, traced(name)
 
     def at(site):
-        return trace.values[f"blocks.*.{site}"]
+        return np.asarray(trace.values[f"blocks.*.{site}"])
 
     def weights_of(*path):
-        return stacked(config, params, *path)
+        return np.asarray(stacked(config, params, *path))
 
     # The stream: what leaves a layer enters the next, and updates are added.
     assert np.array_equal(at("in")[0], trace.values["embed"]) and np.array_equal(at("in")[1:], at("out")[:-1])
     if config.norm_placement == "post":
         for before, update, norm, after in (("in", "attention", "attention", "mid"), ("mid", "mlp", "mlp", "out")):
             scale, bias = (weights_of(f"{norm}_norm", part)[:, None, None] for part in ("scale", "bias"))
-            near(at(after), layer_norm(at(before) + at(f"{update}.update"), scale, bias, config.norm_eps), atol=1e-6)
+            near(at(after), layer_norm(at(before) + at(f"{update}.update"), scale, bias, config.norm_eps), atol=2e-6)
     elif config.parallel_block:
         near(at("out"), at("in") + at("attention.update") + at("mlp.update"), atol=1e-6)
     else:
@@ -89,24 +94,25 @@ def test_the_block_is_its_identities(name):
         mask = Mask(causal=config.visibility == "causal", window=window, query_order=order, key_order=order)
         mask = mask if real is None else mask.replace(key_valid=real != 0)
         seen = materialise(mask, length, length)
-        near(at("attention.weights")[layer], masked_softmax(at("attention.scores")[layer], seen), atol=1e-6)
+        powers = np.exp(at("attention.scores")[layer]) * (True if seen is None else np.asarray(seen))
+        near(at("attention.weights")[layer], powers / powers.sum(axis=-1, keepdims=True), atol=1e-6)
     weights = at("attention.weights")
     near(weights.sum(-1), np.ones(weights.shape[:-1]), atol=1e-6)
     if config.visibility == "causal":
-        assert (np.asarray(weights)[..., ~np.tri(length, dtype=bool)] == 0).all()
+        assert (weights[..., ~np.tri(length, dtype=bool)] == 0).all()
     if real is not None:
-        assert (np.asarray(weights)[:, 1, :, :, 5] == 0).all()
-    values = jnp.repeat(at("attention.value"), 2, axis=-2)
-    near(at("attention.mixed"), jnp.einsum("lbnts,lbsnh->lbtnh", weights, values), atol=1e-5)
+        assert (weights[:, 1, :, :, 5] == 0).all()
+    values = np.repeat(at("attention.value"), 2, axis=-2)
+    near(at("attention.mixed"), np.einsum("lbnts,lbsnh->lbtnh", weights, values), atol=1e-5)
     bias = weights_of("attention", "out", "bias")[:, None, None] if config.attention_out_bias else 0.0
     near(at("attention.heads").sum(axis=3) + bias, at("attention.out"), atol=2e-6)
 
     # The FFN.
     if config.num_experts:
         near(at("mlp.router").sum(-1), np.ones(at("mlp.router").shape[:-1]), atol=1e-6)
-        assert ((np.asarray(at("mlp.router")) > 0).sum(-1) == 2).all()
+        assert ((at("mlp.router") > 0).sum(-1) == 2).all()
     else:
-        down = jnp.einsum("lbtf,lfd->lbtd", at("mlp.act"), weights_of("mlp", "down", "kernel"))
+        down = np.einsum("lbtf,lfd->lbtd", at("mlp.act"), weights_of("mlp", "down", "kernel"))
         bias = weights_of("mlp", "down", "bias")[:, None, None] if config.mlp_bias else 0.0
         near(at("mlp.out"), down + bias, atol=1e-5)
 

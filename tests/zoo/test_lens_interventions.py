@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.lens_models import CONFIGS, OTHER, TOKENS, made
+from tests.zoo.lens_models import OTHER, TOKENS, made
 from zoo import lens
 from zoo.config import ModelConfig
 from zoo.layer_config import LayerConfig
@@ -242,7 +242,7 @@ def induction_model():
         final_norm=False,
         score_scale=100.0,
     )
-    params = jax.tree.map(np.zeros_like, zoo.Model(config).init(jax.random.key(0)))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), zoo.Model(config).init_shapes())
     token, place, before = range(V), range(V, V + P), range(V + P, 2 * V + P)
     params["embed"]["token"]["embedding"][:, token] = np.eye(V)
     params["embed"]["position"]["embedding"][:, place] = np.eye(P)
@@ -263,7 +263,7 @@ def test_an_induction_head_made_by_hand_scores_1():
     model, params = induction_model()
     found = lens.induction_scores(model, params, jax.random.key(0), length=6)
     near(found, [[0.0], [1.0]], atol=1e-5)
-    near(lens.induction_scores(model, params, jax.random.key(1), length=6, first=3)[1], [1.0], atol=0.2)
+    assert lens.induction_scores(model, params, jax.random.key(1), length=6, first=3)[1, 0] > 0.8  # 3 may come again
     logits = model.apply(params, jnp.asarray([[1, 2, 3, 1, 2, 3]])).logits
     assert list(np.argmax(logits[0, 3:], axis=-1)) == [2, 3, 1]
     # Without the copy that head 0 makes, head 1 has nothing to look for.
@@ -290,8 +290,9 @@ def test_the_path_between_the_two_heads():
 
 def test_heads_that_look_everywhere_score_chance():
     """Without queries every visible token has the same weight: 1 / (length + 1), ..., 1 / (2 length), their mean."""
-    config = CONFIGS["gpt2"].replace(vocab_size=3)
-    params = zoo.Model(config).init(jax.random.key(0))
-    params["blocks"]["attention"]["query"] = jax.tree.map(jnp.zeros_like, params["blocks"]["attention"]["query"])
-    found = lens.induction_scores(zoo.Model(config), params, jax.random.key(0), length=5)
+    model, params, _, _ = made("gpt2")
+    attention = params["blocks"]["attention"]
+    attention = {**attention, "query": jax.tree.map(np.zeros_like, attention["query"])}
+    params = {**params, "blocks": {**params["blocks"], "attention": attention}}
+    found = lens.induction_scores(model, params, jax.random.key(0), length=5)
     near(found, np.full((2, 4), np.mean([1 / n for n in range(6, 11)])), atol=1e-6)

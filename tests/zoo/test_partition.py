@@ -12,7 +12,7 @@ import zoo
 from zoo import partition
 from zoo.config import ModelConfig
 from zoo.errors import InputError
-from zoo.layer_config import LayerConfig
+from zoo.layer_config import Int8, LayerConfig
 
 SMALL = {"vocab_size": 40, "embed_dim": 16, "num_heads": 4, "mlp_dim": 32, "num_layers": 2, "max_positions": 8}
 PATTERN = {"layer_pattern": (LayerConfig(4), LayerConfig())}
@@ -22,6 +22,7 @@ CONFIGS = {
     "gpt": zoo.create("gpt2-tiny", **SMALL, lm_bias=True).config,
     "gpt1": zoo.create("gpt1-tiny", **SMALL, tie_embeddings=False, lm_bias=True).config,
     "llama": zoo.create("llama3-tiny", **SMALL, **PATTERN).config,
+    "int8": zoo.create("llama3-tiny", **SMALL, tie_embeddings=False, int8=Int8(2, 2, 2, 2, 2)).config,
     "olmo": zoo.create("olmo2-tiny", **SMALL | {"num_layers": 5}, **PATTERN).config,
     "mixtral": zoo.create("mixtral-tiny", **SMALL, mlp_bias=True).config,
     "neox": zoo.create("pythia-tiny", **SMALL, rotary_dim=2).config,

@@ -1,22 +1,16 @@
 """What is refused: each in OpenAI's shape, with one line that says what is wrong, and the server goes on."""
 
 import json
-import os
 import socket
-import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import openai
 import pytest
 
-from tests.zoo.serving import NAME, expected, read, running
-from zoo import cli, command_line
-from zoo.command_line import Terminated
+from tests.zoo.serving import NAME, expected, read, running, slow_batches
 from zoo.errors import InputError
-from zoo.serve import command, lanes, server
+from zoo.serve import lanes
 from zoo.serve.fields import parse
 from zoo.serve.limits import Limits, Refusal
 
@@ -198,14 +192,7 @@ def test_a_model_without_a_chat_template(decoder, monkeypatch):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Steps of 0.1 s at least: a text of 90 tokens takes 9 seconds, whatever the machine."""
-
-    class Slow(lanes.TextBatch):
-        def advance(self, until):
-            time.sleep(0.1 * (until - self.step))
-            super().advance(until)
-
-    monkeypatch.setattr(lanes, "TextBatch", Slow)
+    slow_batches(monkeypatch)
 
 
 LONG = {"prompt": PROMPT, "max_tokens": 90, "temperature": 0}
@@ -264,113 +251,6 @@ def test_a_fault_of_the_model_ends_its_own_requests(decoder, monkeypatch, caplog
     assert "the model failed" in caplog.text
     good = decoder.client.completions.create(model=NAME, prompt=PROMPT, temperature=0, max_tokens=6)
     assert good.choices[0].text == expected(PROMPT, 6).texts[0]
-
-
-def test_a_stop_lets_requests_finish_or_tells_them(slow):
-    short = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0}
-    found = {}
-
-    def ask(name, server, body):
-        found[name] = server.ask("POST", COMPLETIONS, body)
-
-    with running(grace=10.0) as patient, running(grace=0.5) as hasty:
-        threads = [threading.Thread(target=ask, args=given) for given in (("a", patient, short), ("b", hasty, LONG))]
-        for thread in threads:
-            thread.start()
-        for one in (patient, hasty):
-            while not one.service.engine.running:
-                time.sleep(0.01)
-            one.server.should_exit = True
-        for thread in threads:
-            thread.join(20)
-    status, _, said = found["a"]
-    assert status == 200 and json.loads(said)["choices"][0]["text"] == expected(PROMPT, 20).texts[0]
-    status, _, said = found["b"]
-    assert status == 503 and json.loads(said)["error"]["message"] == "the server is stopping"
-
-
-def test_a_stop_does_not_wait_for_a_compiler(monkeypatch, capsys):
-    """The device's thread is busy with one long thing: requests are told in time, and the command ends."""
-    free = threading.Event()
-
-    class Compiling(lanes.TextBatch):
-        def __init__(self, *args, **kwargs):
-            assert free.wait(60)
-            super().__init__(*args, **kwargs)
-
-    monkeypatch.setattr(lanes, "TextBatch", Compiling)
-    with running(grace=0.3) as served, ThreadPoolExecutor() as pool:
-        answers = [pool.submit(served.refusal, COMPLETIONS, LONG) for _ in range(2)]
-        while served.service.engine.running + served.service.engine.waiting < 2:
-            time.sleep(0.01)
-        served.server.should_exit = True
-        assert [answer.result(20)[0] for answer in answers] == [503, 503]
-        assert not served.service.engine.ended
-        free.set()
-
-    monkeypatch.setattr(os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
-    for error, code, said in ((KeyboardInterrupt(), 130, "interrupted\n"), (Terminated(), 143, "terminated\n")):
-        with pytest.raises(SystemExit) as ended:
-            command.end_at_once(error)
-        assert ended.value.code == code and capsys.readouterr().err == said
-
-
-def test_heads_that_never_end_and_too_many_connections(monkeypatch):
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(server, "SPARE_CONNECTIONS", 3)
-    with running(concurrency=1, max_waiting=0) as small:
-        with socket.create_connection(("127.0.0.1", small.port), timeout=20) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\n")
-            assert closed(connection)
-        monkeypatch.setattr(server, "HEAD_SECONDS", 60)
-        idle = [socket.create_connection(("127.0.0.1", small.port), timeout=20) for _ in range(4)]
-        with socket.create_connection(("127.0.0.1", small.port), timeout=20) as connection:
-            assert closed(connection)  # 1 at work, 3 to spare
-        for connection in idle:
-            connection.close()
-
-
-def closed(connection):
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
-@pytest.mark.parametrize(
-    "words, said",
-    [
-        (["--port", "TAKEN"], "is in use: choose another with --port"),
-        (["--port", "70000"], "--port is 70000; it must be from 0"),
-        (["--host", "no.such.host"], 'host "no.such.host" is unknown'),
-        (["--host", "203.0.113.7", "--port", "0"], "is no address of this machine"),
-        (["--concurrency", "0"], "--concurrency is 0; it must be at least 1"),
-        (["--timeout", "nan"], "--timeout is nan; it must be a number of seconds above 0"),
-        (["--max-body", "-1"], "--max-body is -1"),
-    ],
-)
-def test_starts_that_cannot_be(words, said, capsys, monkeypatch):
-    known = socket.getaddrinfo
-
-    def names(host, *args, **kwargs):
-        if host == "no.such.host":
-            raise socket.gaierror("unknown")
-        if host == "203.0.113.7":
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0))]
-        return known(host, *args, **kwargs)
-
-    monkeypatch.setattr(socket, "getaddrinfo", names)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = [str(taken.getsockname()[1]) if word == "TAKEN" else word for word in words]
-        assert command_line.run("zoo", cli.SUBCOMMANDS, ["serve", "oneblock/gpt-tiny", *words]) == 2
-    out, line = capsys.readouterr()
-    assert said in line and line.count("\n") == 1 and out == ""
-
-
-def test_a_missing_extra_is_named(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert command_line.run("zoo", cli.SUBCOMMANDS, ["serve", "oneblock/gpt-tiny"]) == 2
-    assert capsys.readouterr().err == 'error: serving needs uvicorn; run: pip install "oneblock[serve]"\n'
 
 
 def test_few_kinds_of_programs_are_kept(monkeypatch):

@@ -116,7 +116,7 @@ def test_sixteen_clients_and_nothing_stays(truth):
             assert [found[number] for number in range(4, 8)] == drawn
             assert all(found.get(number) is None for number in range(8, CLIENTS))
         after = held(served)
-        assert after[:3] == before[:3]
+        assert all(now <= then for now, then in zip(after[:3], before[:3], strict=True)), (before, after)
         # 80 clients in between. What keeps a batch alive shows above; this is for what no count knows of: 8 MB are
         # 100 KB a client. Less than 1 MB was measured, and 3 MB after 384 clients.
         assert after[3] - before[3] < 8
