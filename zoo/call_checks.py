@@ -171,7 +171,7 @@ def check_values(config: ModelConfig, given: Inputs) -> None:
     if given.positions is not None and config.positions == "learned":
         _in_range("position", given.positions, config.max_positions, "the position table")
     if given.cache is not None and _concrete(given.cache.length):
-        filled = int(jnp.max(given.cache.length))
+        filled = int(np.max(np.asarray(given.cache.length)))
         by_length = config.rotary_scaling is not None and config.rotary_scaling.by_length
         if by_length and filled and given.padding_mask is not None and _concrete(given.padding_mask):
             if not np.all(np.asarray(given.padding_mask)):

@@ -11,6 +11,7 @@ from zoo.initializers import normal
 from zoo.int8 import Int8Rows
 from zoo.int8 import table as int8_table
 from zoo.norms import Norm
+from zoo.partition import looked_up
 from zoo.positions import relative_buckets, sinusoidal
 
 
@@ -43,7 +44,8 @@ class Table(nn.Module):
     def __call__(self) -> jax.Array | Int8Rows:
         if self.outliers is not None:
             return int8_table(self, self.rows, self.dim, self.outliers, self.stddev)
-        return self.param("embedding", normal(self.stddev), (self.rows, self.dim), jnp.float32)
+        table = self.param("embedding", normal(self.stddev), (self.rows, self.dim), jnp.float32)
+        return looked_up(f"embed/{self.name}/embedding", table)
 
 
 class Embed(nn.Module):

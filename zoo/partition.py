@@ -196,6 +196,19 @@ def gather_vectors(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(gathered, params)
 
 
+def looked_up(path: str, table: jax.Array) -> jax.Array:
+    """An embedding table as ids look into it: gathered over `sequence`, over which the ids of a row lie.
+
+    With both there, the partitioner would bring whole streams together.
+    """
+    mesh = auto_mesh()
+    if mesh is None or mesh.shape.get("sequence", 1) == 1:
+        return table
+    spec = leaf_spec(path, table.shape, mesh.shape)
+    used = PartitionSpec(*(_entry(axis for axis in axes_of(entry) if axis != "sequence") for entry in spec))
+    return jax.lax.with_sharding_constraint(table, used)
+
+
 def auto_mesh() -> Any:
     """The mesh of the enclosing jax.set_mesh, or None where there is none or a shard_map has taken its axes over."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -1,7 +1,7 @@
 """Decoding with SmolLM2-135M: this project against the reference library, turn and turn about.
 
     make bench                      # both environments, three rounds
-    taskset -c 1 python tests/bench/decoding.py --reference .venv-bench/bin/python --rounds 3
+    taskset -c 1 python tests/bench/decoding.py --clock cpu --batches 1 --contestants ours theirs    # busy machine
 
 Greedy, 32 new tokens, the same float32 numbers from one GGUF file (the reference library reads them from an exported
 folder); batches of 1 and 16, prompts of 32 and 512 tokens. `first` is the time to the first token, `rate` the tokens a
