@@ -180,8 +180,12 @@ def check_values(config: ModelConfig, given: Inputs) -> None:
                     "would change the length that what is cached was turned by"
                 )
         if given.cache.ring and given.padding_mask is not None and _concrete(given.padding_mask):
-            if np.any(late_padding(given.cache, given.padding_mask)):
-                raise InputError("padding after real tokens in a ring cache; pad on the left, or make it with ring=False")
+            with jax.ensure_compile_time_eval():  # concrete arrays, in whatever trace this call stands
+                late = bool(np.any(late_padding(given.cache, given.padding_mask)))
+            if late:
+                raise InputError(
+                    "padding after real tokens in a ring cache; pad on the left, or make it with ring=False"
+                )
         if filled + length > given.cache.capacity:
             raise InputError(
                 f"the cache has {given.cache.capacity} slots and {filled} are filled: {length} more do not fit"

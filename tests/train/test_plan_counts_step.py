@@ -56,11 +56,10 @@ def test_every_axis_has_its_own():
     for kinds, axis in ((["all-gather", "reduce-scatter"], "fsdp"), (["all-reduce"], "data")):
         sent, expected = least(found, kinds, [axis]), least(formula, kinds, [axis])
         assert sent == pytest.approx(expected, rel=0.2), (axis, sent / expected)
-    # The CPU's compiler sums the gradients that query, key, value, gate and up send back each by itself; a TPU's adds
-    # them first, so that two sums a layer are left of five.
-    stream = 4 * job.tokens / 4 * 64
-    expected = least(formula, ["all-reduce"], ["tensor"]) + 3 * job.model.num_layers * stream
-    assert least(found, ["all-reduce"], ["tensor"]) == pytest.approx(expected, rel=0.05)
+    # Two sums of the stream a layer forward and two backward: parts of query, key and value, of gate and up are added
+    # before they are summed over chips.
+    sent = least(found, ["all-reduce"], ["tensor"])
+    assert sent == pytest.approx(least(formula, ["all-reduce"], ["tensor"]), rel=0.05)
 
 
 def test_a_gather_of_everything_at_once_is_seen():

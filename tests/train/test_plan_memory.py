@@ -46,6 +46,23 @@ def test_formula_against_compiled(path):
     assert found.hardware_flops == pytest.approx(plan["hardware_flops"], rel=0.05)
 
 
+# python -m train plan --model llama-7b --slice v5e:16x16 --batch 256 --seq 2048 --search, jax 0.12.0.1, libtpu 0.0.50.1
+SEARCHED = {
+    ("fsdp=128,tensor=2", "minimal", 1): 8.77,
+    ("fsdp=128,tensor=2", "dots", 1): 8.33,
+    ("fsdp=64,tensor=4", "minimal", 2): 6.09,
+}
+
+
+@pytest.mark.parametrize("mesh,policy,accumulate", SEARCHED)
+def test_formula_against_those_of_a_search(mesh, policy, accumulate):
+    """GiB a chip in all: within 10 %."""
+    job = make_job("llama-7b", parse_slice("v5e:16x16"), batch=256, seq=2048, mesh=mesh, accumulate=accumulate,
+                   changes={"remat": policy})  # fmt: skip
+    found = estimate(job.model, job.train, job.mesh_shape, job.slice.chip, job.slice.shape)
+    assert found.total_memory / 2**30 == pytest.approx(SEARCHED[mesh, policy, accumulate], rel=0.1)
+
+
 def stacked(job, driver):
     """Bytes a token and layer that the forward scan over layers hands to the backward one, kernels left out."""
     traced, state, _ = traced_step(job, driver)

@@ -201,9 +201,8 @@ def expected_collectives(work: Work) -> list[Collective]:
     once, for all chunks), its gradient (g bytes a number) scattered, each micro-batch; vectors gathered, and their
     gradients summed, once a micro-batch for all layers; of an embedding the rows travel, not the table. Axes of rows
     and tokens that store nothing: sums of what each chip holds of the gradients. tensor: sums of [t, D]: two a layer
-    forward, two backward (five where a compiler sums each kernel's part by itself), one more under remat "full", one
-    each for embedding and read-out. sequence: keys and values go round a ring forward and backward, and with them their
-    gradients.
+    forward, two backward, one more under remat "full", one each for embedding and read-out. sequence: keys and values
+    go round a ring forward and backward, and with them their gradients.
     """
     config, train, w, g, mesh = work.config, work.train, work.width, work.gradient_bytes, work.mesh
     m, L, D, t = train.accumulate, config.num_layers, config.embed_dim, work.tokens

@@ -151,7 +151,8 @@ def markdown(found: Sequence[Plan]) -> str:
         )
         lines.append("| " + " | ".join(cells) + " |")
     if any(plan.sums != SUMS for plan in found):
-        lines += ["", f"*: of a step that summed gradients over chips in bfloat16; now it is {SUMS}, and sends more."]
+        lines += ["", f"*: of a step that summed gradients over chips in bfloat16; now it is {SUMS}, which sends more."]
+        lines += ["Their FLOPs count blocks of causal scores that splash attention skips, too."]
     lines += ["", "Each again, with all its numbers:", "", "```"]
     lines += [plan.command for plan in found]
     lines += ["```", "", "What the times rest on:", ""]
