@@ -1,6 +1,7 @@
 """Accelerators as their makers publish them: peaks, memory, links. The one table for plans and for MFU.
 
-Sources, by the letters in the table (G read in November 2026; of S the links, and of N most GPUs, by pages that quote them):
+Sources, by the letters in the table (G was read in November 2026; the links of S, and most GPUs of N, through pages
+that quote them):
     G  Google Cloud TPU documentation, the page of each version (docs.cloud.google.com/tpu/docs/v3, v4, v5e, v5p, v6e,
        tpu7x): peaks, HBM, torus, chips a host, network a chip
     S  "How to Scale Your Model" (Austin et al. 2025, jax-ml.github.io/scaling-book), chapter 2: bytes/s of a link in
