@@ -36,6 +36,7 @@ from train.metrics import Pair, add, divide
 from train.state import TrainState
 from train.step import make_train_step
 from zoo.errors import InputError
+from zoo.int8 import require_float
 from zoo.model import Model, with_head
 from zoo.tokenizer import Tokenizer
 
@@ -141,6 +142,7 @@ def finetune(
     """
     if config.way == "probe":
         raise InputError('way "probe" is a closed form, without steps: use eval.adapt.adapt')
+    require_float(model.config, "fine-tuning")
     started = time.perf_counter()
     encoded = train if isinstance(train, Encoded) else kind.encode(train, tokenizer, model.config, config.max_length)
     check_labels(encoded, num_labels, kind)

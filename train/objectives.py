@@ -20,6 +20,7 @@ from train.cross_entropy import PLAIN, LossOptions, chunked_cross_entropy, cross
 from train.metrics import Pair, accuracy
 from zoo.config import ModelConfig
 from zoo.errors import InputError
+from zoo.int8 import require_float
 
 Batch = Mapping[str, jax.Array]
 Terms = Pair | dict[str, Pair]
@@ -144,6 +145,7 @@ def make_objective(config: TrainConfig, model: Any, tokenizer: Any, row_shards: 
     Raises:
         InputError: the model cannot be trained so.
     """
+    require_float(model.config, "training")
     _check(config, model.config, tokenizer)
     padded = model.config.vocab_size > tokenizer.vocab_size
     budget = (config.loss_chunk_bytes or default_chunk_bytes()) * row_shards

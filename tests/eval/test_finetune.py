@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import zoo
 from eval import finetune as tuning
 from eval.encode import encode
 from eval.finetune import FinetuneConfig, finetune, random_start, with_task_head
@@ -16,6 +17,7 @@ from eval.ways.planned_rate import make_plan, planned_rate
 from train.config import TrainConfig
 from train.schedule import make_schedule
 from zoo import InputError
+from zoo.layer_config import Int8
 
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=6, max_length=32, dropout=0.1)
 
@@ -45,6 +47,12 @@ def test_a_separable_task_is_learnt(tuned, topics, tokenizer, one):
     assert [entry["step"] for entry in tuned.history] == [10, 20, 30, 40, 50, 60]
     assert tuned.history[0]["loss"] > 0.5 > 0.25 > tuned.history[-1]["loss"]
     assert tuned.model.config.head == "classifier" and tuned.model.config.pooling == "mean"
+
+
+def test_int8_weights_are_not_trained(bert, topics, tokenizer):
+    model, params = bert
+    with pytest.raises(InputError, match="^fine-tuning needs float weights, and these are int8: take"):
+        finetune(zoo.create(model.config.replace(int8=Int8())), params, tokenizer, topics.train, CONFIG, 2)
 
 
 def test_shuffled_labels_score_chance(bert, topics, tokenizer, one, rng):

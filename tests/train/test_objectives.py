@@ -11,6 +11,7 @@ from tests import made_up
 from train.config import TrainConfig
 from train.objectives import fit_model, make_objective
 from zoo.errors import InputError
+from zoo.layer_config import Int8
 
 GPT = zoo.ModelConfig(vocab_size=400, embed_dim=16, num_layers=1, num_heads=2, max_positions=32, dropout=0.5)
 BERT = GPT.replace(visibility="full", head="masked_lm")
@@ -27,6 +28,7 @@ NO_MASK = SimpleNamespace(vocab_size=360, mask_id=None, special_ids=(0,), starts
         (MASKED, BERT, NO_MASK, "masked_lm needs a tokenizer with a mask token"),
         (MASKED.replace(next_sentence=True), BERT, None, "needs a model with a pooler and a next-sentence head"),
         (NEXT, GPT.replace(vocab_size=300), None, "the tokenizer has 360 ids but the model's vocab_size is 300"),
+        (NEXT, GPT.replace(int8=Int8()), None, "^training needs float weights, and these are int8"),
         (NEXT.replace(seq_len=33), GPT, None, "seq_len is 33 but the model's position table ends at 32"),
     ],
 )
