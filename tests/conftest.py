@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import zlib
@@ -47,6 +48,10 @@ for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROX
     os.environ[name] = "http://127.0.0.1:9"
 for name in ("no_proxy", "NO_PROXY"):
     os.environ[name] = "localhost,127.0.0.1,::1"
+
+# Started in the background of a script, a process is deaf to Ctrl-C, and so would be the children that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # tests/parity compares with the reference library, which `make parity` alone installs.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["parity"]

@@ -80,7 +80,7 @@ def numbers(folder):
 
 
 CHILD = """
-    import os, signal, sys
+    import os, pathlib, signal, sys, time
     from train import ledger, loop
     from train.config import RunConfig
 
@@ -90,6 +90,9 @@ CHILD = """
     def take_and_stop(self, step, metrics):
         out = take(self, step, metrics)
         if step == last:
+            saved = pathlib.Path(folder, "checkpoints", "5", "commit_success.txt")  # written behind the steps' back
+            while not saved.exists():
+                time.sleep(0.02)
             os.kill(os.getpid(), getattr(signal, sys.argv[4]))
         return out
 
@@ -99,7 +102,7 @@ CHILD = """
 
 
 def stopped_child(config, tmp_path, step, kind):
-    """Runs a child that gets a signal when it takes the numbers of `step`; its exit code."""
+    """Runs a child that gets a signal when it takes the numbers of `step`, its save of step 5 whole."""
     config.save(tmp_path / "given.json")
     words = [sys.executable, "-c", textwrap.dedent(CHILD), tmp_path / "run", tmp_path / "given.json", str(step), kind]
     root = str(Path(loop.__file__).resolve().parents[1])
