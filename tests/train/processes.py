@@ -2,7 +2,7 @@
 
 A plan is a list of runs that the processes go through, one after another, so that one start serves many tests:
 
-    {"config": [path a process], "folder": path, "signal": [process, step, "SIGTERM"], "profile": "2:3"}
+    {"config": [path a process], "folder": path, "signal": [process, step, "SIGTERM"], "after": its save, "profile": ..}
 
 Each process writes what it fed and how each run ended to <plan>.<process>.json after every run.
 """
@@ -133,12 +133,15 @@ def one_run(item: dict) -> dict:
     from train.data.pipeline import Batches
 
     process, at, name = item.get("signal", [None, None, None])
+    saved = "after" in item and Path(item["folder"], "checkpoints", str(item["after"]), "commit_success.txt")
     fed, evaluated = {}, []
     take, batch, all_rows = ledger.Ledger.take, Batches.batch, Batches.all_rows
 
     def take_and_signal(self, step, metrics):
         out = take(self, step, metrics)
         if step == at and jax.process_index() == process:
+            while saved and not saved.exists():  # saves are written behind the steps' back
+                time.sleep(0.02)
             os.kill(os.getpid(), getattr(signal, name))
         return out
 

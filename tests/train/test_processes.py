@@ -49,7 +49,7 @@ def two(root):
         {"config": "tensor", "folder": "begun-alone", "signal": [1, 6, "SIGTERM"]},
         {"config": "other", "folder": "two"},
         {"config": ["data", "other"], "folder": "never"},
-        {"config": "data", "folder": "killed", "signal": [1, 6, "SIGKILL"]},
+        {"config": "data", "folder": "killed", "signal": [1, 6, "SIGKILL"], "after": 4},
     ]
     return start(_placed(runs, root), root / "of-two", 2, 2, "Open MPI")
 
