@@ -257,3 +257,9 @@ def test_a_stream_is_the_text_of_generate_with_its_stops(made):
     cut = zoo.generate(model, params, ["123"], stop_ids=(), stop=word, **settings)
     assert cut.stopped[0] and cut.texts[0] == free.texts[0][: free.texts[0].index(word)]
     assert len(cut.texts[0].split()) == cut.lengths[0]
+
+
+@pytest.mark.parametrize("wrong,line", [({"stop": ""}, "a stop text is empty"), ({"every": 0}, "every is 0")])
+def test_what_a_stream_refuses(made, wrong, line):
+    with pytest.raises(zoo.InputError, match=line):
+        next(stream(*made, "123", max_new_tokens=8, tokenizer=Spaced(), **wrong))

@@ -132,11 +132,9 @@ def generate(
     )
     require_decoder(model.config)
     rows = prompt_rows(prompts, padding_mask, tokenizer, model.config.vocab_size)
-    stop = (stop,) if isinstance(stop, str) else tuple(stop)
+    stop = _stop_texts(stop)
     if stop and tokenizer is None:
         raise InputError("stop texts need a tokenizer; give stop_ids without one")
-    if not all(stop):
-        raise InputError("a stop text is empty; it would end every text before its first character")
     asked = dict(max_new_tokens=max_new_tokens, key=key, samples=samples, stop_ids=end_ids(stop_ids, tokenizer))
     asked |= dict(least=min_new_tokens, forced=forced_ids, cache_dtype=cache_dtype)
     if draft is None:
@@ -187,8 +185,14 @@ def stream(
 
     Yields:
         pieces; the last one says why it is the last. What might be the beginning of a stop text is held back.
+
+    Raises:
+        InputError: at the first piece: what `generate` refuses, an empty stop text, `every` below 1.
     """
     require_decoder(model.config)
+    if every < 1:
+        raise InputError(f"every is {every}: a piece holds one token or more")
+    stop = _stop_texts(stop)
     rows = prompt_rows([prompt], None, tokenizer, model.config.vocab_size)
     sampling = sampling or Sampling(vocab_limit=min(tokenizer.vocab_size, model.config.vocab_size))
     work = TextBatch(
@@ -201,7 +205,6 @@ def stream(
         stop_ids=end_ids(stop_ids, tokenizer),
         cache_dtype=cache_dtype,
     )
-    stop = (stop,) if isinstance(stop, str) else tuple(stop)
     words, held, seen = TextStream(tokenizer, rows[0]), "", 0
     while True:
         count = int(work.now.lengths[0])
@@ -220,6 +223,13 @@ def stream(
         yield Piece(held[: len(held) - keep], ids)
         held = held[len(held) - keep :]
         work.advance(work.step + every)
+
+
+def _stop_texts(stop: Sequence[str] | str) -> tuple[str, ...]:
+    stop = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(stop):
+        raise InputError("a stop text is empty; it would end every text before its first character")
+    return stop
 
 
 def _texts(tokenizer: Any, prompts: list[list[int]], work: TextBatch) -> list[str]:
