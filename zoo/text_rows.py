@@ -12,6 +12,7 @@ import numpy as np
 
 from zoo.config import ModelConfig
 from zoo.errors import InputError
+from zoo.generation.prompts import check_tokenizer
 from zoo.generation.text_batch import longest_text
 from zoo.tokenizer import Tokenizer, whole_ids
 
@@ -50,11 +51,7 @@ def check_fit(config: ModelConfig, tokenizer: Tokenizer) -> None:
     """Raises InputError where texts cannot become rows of this model."""
     if config.image_size:
         raise InputError("texts are given, and this model reads images")
-    if tokenizer.vocab_size > config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} pieces but the model's vocabulary {config.vocab_size}: they do "
-            "not belong together"
-        )
+    check_tokenizer(tokenizer, config.vocab_size)
 
 
 def framed(

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from zoo.errors import InputError
-from zoo.generation.prompts import WANTED, TextStream, continuation, prompt_rows
+from zoo.generation.prompts import WANTED, TextStream, continuation, overlap, prompt_rows
 from zoo.generation.sampling import Sampling
 from zoo.generation.speculation import DraftedBatch
 from zoo.generation.text_batch import TextBatch, end_ids, require_decoder
@@ -219,7 +219,7 @@ def stream(
         if work.finished:
             yield Piece(held, ids, "stop" if bool(work.now.done[0]) else "length")
             return
-        keep = max((_overlap(held, word) for word in stop), default=0)
+        keep = max((overlap(held, word) for word in stop), default=0)
         yield Piece(held[: len(held) - keep], ids)
         held = held[len(held) - keep :]
         work.advance(work.step + every)
@@ -243,8 +243,3 @@ def _texts(tokenizer: Any, prompts: list[list[int]], work: TextBatch) -> list[st
 def _ids_within(tokenizer: Any, prompt: list[int], ids: list[int], text: str) -> int:
     """How many of the ids it takes to say `text`."""
     return next(n for n in range(len(ids) + 1) if continuation(tokenizer, prompt, ids[:n]).startswith(text))
-
-
-def _overlap(text: str, word: str) -> int:
-    """Characters at the end of `text` that may be the beginning of `word`."""
-    return next((n for n in range(min(len(text), len(word) - 1), 0, -1) if text.endswith(word[:n])), 0)

@@ -129,3 +129,8 @@ class TextStream:
             text = self._decode(self._ids[self._given :])
         self._from, self._given = self._given, len(self._ids)
         return text
+
+
+def overlap(text: str, word: str) -> int:
+    """Characters at the end of `text` that may be the beginning of `word`."""
+    return next((n for n in range(min(len(text), len(word) - 1), 0, -1) if text.endswith(word[:n])), 0)

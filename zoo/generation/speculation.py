@@ -127,13 +127,8 @@ class DraftedBatch(TextBatch):
             width=self._width,
         )
 
-    def result(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """As TextBatch.result."""
-        now = self.now
-        tokens, lengths, log_probs, ended = (np.array(x) for x in (now.tokens, now.lengths, now.log_probs, now.done))
-        for i, made in enumerate(np.asarray(now.made)):
-            tokens[i, made:] = tokens[i, lengths[i]] if ended[i] and lengths[i] < made else 0
-        return tokens[:, : self._most], lengths, log_probs[:, : self._most], ended
+    def _made(self) -> np.ndarray:
+        return np.asarray(self.now.made)
 
     @property
     def acceptance(self) -> np.ndarray:

@@ -47,7 +47,7 @@ class TextBatch:
         beyond: int = 0,
     ):
         config = model.config
-        vocabulary, length, longest = config.vocab_size, max(len(row) for row in rows), longest_text(config)
+        vocabulary, length = config.vocab_size, max(len(row) for row in rows)
         check_room(config, length, max_new_tokens, beyond)
         if samples < 1:
             raise InputError(f"samples is {samples}; it must be at least 1")
@@ -73,7 +73,7 @@ class TextBatch:
             jnp.int32(least),
             jnp.asarray(list(forced)[:max_new_tokens], jnp.int32),
         )
-        room, wide = _sizes(config, length, max_new_tokens + beyond, longest)
+        room, wide = sizes(config, length, max_new_tokens + beyond)
         tokens, mask = left_padded(rows, wide)
         # What goes back is no ring.
         cache = model.init_cache(len(rows), wide + room, cache_dtype, ring=not beyond)
@@ -104,6 +104,10 @@ class TextBatch:
         """No row goes on."""
         return self.step >= self._most or bool(self.now.done.all())
 
+    def _made(self) -> np.ndarray:
+        """int [B]: tokens that each row has."""
+        return np.full(len(self.now.done), self.step)
+
     def advance(self, until: int) -> None:
         """Goes on to step `until`."""
         last = jnp.int32(min(until, self._most))
@@ -117,8 +121,8 @@ class TextBatch:
         """(tokens, lengths, log_probs, ended) as in zoo.generation.generate.Generation."""
         now = self.now
         tokens, lengths, log_probs, ended = (np.array(x) for x in (now.tokens, now.lengths, now.log_probs, now.done))
-        for i, length in enumerate(lengths):  # the buffer has room beyond max_new_tokens, and a run may end early
-            tokens[i, self.step :] = tokens[i, length] if ended[i] and length < self.step else 0
+        for i, made in enumerate(self._made()):  # the buffer has room beyond max_new_tokens, and a run may end early
+            tokens[i, made:] = tokens[i, lengths[i]] if ended[i] and lengths[i] < made else 0
         return tokens[:, : self._most], lengths, log_probs[:, : self._most], ended
 
 
@@ -191,14 +195,24 @@ def longest_text(config: ModelConfig) -> int:
     return max(config.max_positions, int(scaling.factor * trained))
 
 
-def _sizes(config: ModelConfig, length: int, new: int, longest: int) -> tuple[int, int]:
-    """(room for new tokens, width of the prompts), rounded up to few values where that changes no number."""
+def sizes(config: ModelConfig, length: int, new: int, whole: bool = False) -> tuple[int, int]:
+    """(room for new tokens, width of the prompts), rounded up to few values where that changes no number.
+
+    Args:
+        length: of the longest prompt.
+        new: tokens that follow it.
+        whole: where the rounded room would pass the model's positions, take all that are left, and not `new`: few
+            values there, too.
+    """
     if config.rotary_scaling is not None and config.rotary_scaling.by_length:
         return new, length  # there the capacity is what the angles go by
     width = _up(length, 32 if length <= CHUNK else CHUNK)
     capacity = _up(width + new, 128 if width + new <= 1024 else 512)
-    fits = [(capacity - width, width), (new, width), (new, length)]
-    return next(pair for pair in fits if sum(pair) <= longest)
+    longest = longest_text(config)
+    if capacity <= longest:
+        return capacity - width, width
+    width = width if width + new <= longest else length
+    return longest - width if whole else new, width
 
 
 def _up(count: int, step: int) -> int:

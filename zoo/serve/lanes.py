@@ -15,7 +15,7 @@ import numpy as np
 
 from zoo.generation import decoding
 from zoo.generation.sampling import Parts, for_rows
-from zoo.generation.text_batch import CHUNK, TextBatch, longest_text
+from zoo.generation.text_batch import TextBatch, sizes
 from zoo.model import Model
 from zoo.serve.asked import MAX_TOP
 from zoo.serve.jobs import Row, Said, VectorJob, Vectors
@@ -50,27 +50,14 @@ class Desk(NamedTuple):
 
 def kind_of(model: Model, row: Row) -> Kind:
     """The kind of batch that a row goes into."""
-    config, length = model.config, len(row.ids)
-    parts, _ = for_rows([row.job.asked.sampling], config.vocab_size)
-    if config.rotary_scaling is not None and config.rotary_scaling.by_length:
-        return Kind(length, row.most, parts)  # there the capacity is what the angles go by
-    longest = longest_text(config)
-    width = _up(length, 32 if length <= CHUNK else CHUNK)
-    capacity = _up(width + row.most, 128 if width + row.most <= 1024 else 512)
-    if capacity <= longest:
-        return Kind(width, capacity - width, parts)
-    if width + row.most <= longest:
-        return Kind(width, longest - width, parts)
-    return Kind(length, longest - length, parts)
+    parts, _ = for_rows([row.job.asked.sampling], model.config.vocab_size)
+    room, width = sizes(model.config, len(row.ids), row.most, whole=True)
+    return Kind(width, room, parts)
 
 
 def height(rows: int, most: int) -> int:
     """Rows of the batch that holds so many: 1, 4, 16 ..., at most the most there are."""
     return min(1 if rows == 1 else 4 ** -(-(rows - 1).bit_length() // 2), most)
-
-
-def _up(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 class TextLane:

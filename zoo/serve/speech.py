@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from zoo.generation.prompts import TextStream
+from zoo.generation.prompts import TextStream, overlap
 from zoo.serve.jobs import Said, Token
 
 # Ids before a token that are decoded with it: a piece alone loses the space before it.
@@ -46,7 +46,7 @@ class Speech:
             if cut is not None:
                 return self._give(row, cut, "stop", cut_off=True)
             return self._give(row, len(self._held), finish)
-        keep = max((_overlap(self._held, word) for word in self._stop), default=0)
+        keep = max((overlap(self._held, word) for word in self._stop), default=0)
         return self._give(row, len(self._held) - keep, "")
 
     def _hear(self, token: Token) -> None:
@@ -77,8 +77,3 @@ def in_place(tokenizer: Any, before: Sequence[int], token: int) -> str:
     before = list(before[-CONTEXT:])
     context, whole = tokenizer.decode(before), tokenizer.decode([*before, token])
     return whole[len(context) :] if whole.startswith(context) else tokenizer.decode([token])
-
-
-def _overlap(text: str, word: str) -> int:
-    """Characters at the end of `text` that may be the beginning of `word`."""
-    return next((n for n in range(min(len(text), len(word) - 1), 0, -1) if text.endswith(word[:n])), 0)
