@@ -8,19 +8,13 @@ import os
 
 import pytest
 
-from tests.train.parallel import FAMILIES, MESHES, REMATS, assert_equal_runs, trained
+from tests.train.parallel import PLACES, assert_equal_runs, cases, trained
 
 MORE = (
     "fsdp=4,tensor=2", "data=4,tensor=2", "data=2,fsdp=4", "data=2,sequence=4", "slice=2,tensor=2,sequence=2",
     "data=2,tensor=4", "auto",
 )  # fmt: skip
-DRIVERS = [("mesh", mesh) for mesh in (*MESHES, *MORE)] + [("pmap", "")]
-CASES = [
-    # Remat goes with family and mesh (5 and 17 of them), so that each meets each; the rest goes through its four.
-    (family, *driver, 1 + (f + m // 2) % 2, bool((f + m) % 2), REMATS[(f + 2 * m) % len(REMATS)])
-    for f, family in enumerate(FAMILIES)
-    for m, driver in enumerate(DRIVERS)
-]
+CASES = cases([*PLACES, *(("mesh", mesh) for mesh in MORE)])
 WANTED = int(os.environ.get("ONEBLOCK_SOAK_MESHES", len(CASES)))
 
 

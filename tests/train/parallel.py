@@ -67,7 +67,20 @@ MESHES = (
     "data=2,tensor=2,sequence=2",
     "fsdp=2,tensor=2,sequence=2",
 )
+PLACES = [("mesh", mesh) for mesh in MESHES] + [("pmap", "")]
 REMATS = ("none", "minimal", "dots", "full", "offload")
+
+
+def cases(places):
+    """(family, driver, mesh, micro-batches, scan, remat) for each family on each place, (driver, mesh).
+
+    Remat goes with family and place, so that each of them meets each; stacks and micro-batches go through their four.
+    """
+    return [
+        (family, *place, 1 + (f + p // 2) % 2, bool((f + p) % 2), REMATS[(f + 2 * p) % len(REMATS)])
+        for f, family in enumerate(FAMILIES)
+        for p, place in enumerate(places)
+    ]
 
 
 def batches(family):

@@ -1,26 +1,13 @@
-"""Mesh shapes x families x drivers x stacks x remat, pairwise: each gives one device's loss and parameters."""
+"""Mesh shapes x families x drivers x stacks x remat x micro-batches, pairwise: one device's loss and parameters."""
 
 import functools
+import itertools
 
 import pytest
 
-from tests.train.parallel import FAMILIES, MESHES, REMATS, assert_equal_runs, trained
+from tests.train.parallel import FAMILIES, MESHES, PLACES, REMATS, assert_equal_runs, cases, trained
 
-# Each mesh once; each family, remat, stack and number of micro-batches several times, with different company.
-CASES = [
-    # family, driver, mesh, micro-batches, scan, remat
-    ("llama", "mesh", "fsdp=8", 2, True, "full"),
-    ("llama", "mesh", "fsdp=2,tensor=4", 1, True, "minimal"),
-    ("bert", "mesh", "slice=2,data=2,fsdp=2", 2, True, "dots"),
-    ("bert", "mesh", "fsdp=2,sequence=4", 1, False, "full"),
-    ("gpt2", "mesh", "data=8", 1, True, "offload"),
-    ("gpt2", "mesh", "fsdp=2,tensor=2,sequence=2", 4, True, "none"),
-    ("mixtral", "mesh", "slice=2,fsdp=2,tensor=2", 2, False, "minimal"),
-    ("vit", "mesh", "data=2,fsdp=2,tensor=2", 1, True, "none"),
-    ("llama", "mesh", "data=2,tensor=2,sequence=2", 2, False, "dots"),
-    ("mixtral", "pmap", "", 2, True, "full"),
-    ("vit", "pmap", "", 1, False, "dots"),
-]
+CASES = cases(PLACES)
 
 
 @functools.cache
@@ -28,11 +15,12 @@ def one_device(family):
     return trained(family)
 
 
-def test_the_list_reaches_everything():
-    assert {mesh for _, _, mesh, *_ in CASES if mesh} == set(MESHES)
-    assert {case[0] for case in CASES} == set(FAMILIES)
-    assert {case[5] for case in CASES} == set(REMATS)
-    assert {(case[4], case[3] > 1) for case in CASES} == {(a, b) for a in (True, False) for b in (True, False)}
+def test_each_value_meets_each_value_of_the_other_factors():
+    values = [set(column) for column in zip(*CASES, strict=True)]
+    assert len(values[0]) == len(FAMILIES) and values[2] == {"", *MESHES} and values[5] == set(REMATS)
+    for a, b in itertools.combinations(range(6), 2):
+        if {a, b} != {1, 2}:  # pmap has no mesh
+            assert {(case[a], case[b]) for case in CASES} == set(itertools.product(values[a], values[b]))
 
 
 @pytest.mark.parametrize("family,driver,mesh,accumulate,scan,remat", CASES)

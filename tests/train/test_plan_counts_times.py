@@ -1,13 +1,13 @@
 """Rooflines: links of a torus, times by hand, ranges that hold published runs, and formulas on real sizes."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
 import zoo
+from tests.train import published_runs
+from tests.train.published_runs import PUBLISHED, SEQ
 from train.config import TrainConfig
 from train.mesh import make_mesh
 from train.plan import formulas
@@ -97,33 +97,13 @@ def test_prediction_by_hand():
     assert "compute takes longest" in found.assumptions[0]
 
 
-# MaxText's own models (base 2048 wide, 16 heads of 128, FFN 7168 gated, 16 layers, scaled), rows of 2048 tokens, and
-# their published speed: google/maxtext README.md ("Runtime Performance Results"), settings in MaxText/configs/v5e/*.sh
-# and v5p/*.sh. They count every score, masked or not, as model FLOPs; so does the conversion to seconds here.
-# (chip, slice, mesh, (width, heads, FFN, layers), rows a chip, remat, TFLOP/s a chip)
-PUBLISHED = {
-    "v5e 16B": ("v5e", (16, 16), {"fsdp": 256}, (4096, 64, 28672, 32), 6, "full", 120),
-    "v5e 32B": ("v5e", (16, 16), {"fsdp": 256}, (8192, 64, 28672, 32), 4, "full", 132),
-    "v5e 64B": ("v5e", (16, 16), {"fsdp": 256}, (8192, 64, 28672, 64), 2, "full", 118),
-    "v5e 128B": ("v5e", (16, 16), {"fsdp": 16, "tensor": 16}, (8192, 128, 57344, 64), 1, "offload", 110),
-    "v5p 32B": ("v5p", (4, 4, 4), {"fsdp": 16, "tensor": 4}, (8192, 64, 28672, 32), 7, "minimal", 328),
-    "v5p 64B": ("v5p", (4, 4, 4), {"fsdp": 16, "tensor": 4}, (8192, 64, 28672, 64), 3, "minimal", 323),
-    "v5p 128B": ("v5p", (4, 4, 8), {"fsdp": 16, "tensor": 8}, (8192, 128, 57344, 64), 1, "minimal", 315),
-}
-
-
 def published(name):
-    """(Estimate of the run, its published seconds a step, its tokens a step and chip)."""
-    chip, shape, mesh, (width, heads, ffn, layers), rows, remat, teraflops = PUBLISHED[name]
-    model = zoo.create(
-        "llama-7b", embed_dim=width, num_heads=heads, num_kv_heads=heads, head_dim=128, mlp_dim=ffn, num_layers=layers,
-        vocab_size=32000, remat=remat, dtype="bfloat16", scan=True, attention_kernel="splash",
-    ).config  # fmt: skip
-    train = TrainConfig(batch_size=rows * math.prod(shape), seq_len=2048)
-    weights = layers * (4 * width * heads * 128 + 3 * width * ffn) + width * 32000
-    flops = rows * 2048 * (6 * weights + 12 * layers * heads * 128 * 2048)
+    """(Estimate of a published run, its seconds a step)."""
+    where, train = parse_slice(PUBLISHED[name][0]), TrainConfig(batch_size=published_runs.batch(name), seq_len=SEQ)
+    model, sizes = zoo.create("llama-7b", **published_runs.fields(name)).config, published_runs.mesh_shape(name)
     # They sum gradients in the dtype of their products; the step here sums in float32.
-    return estimate(model, train, mesh, find_chip(chip), shape, gradient_bytes=2), flops / (teraflops * 1e12)
+    found = estimate(model, train, sizes, where.chip, where.shape, gradient_bytes=2)
+    return found, published_runs.seconds(name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

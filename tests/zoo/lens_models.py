@@ -54,6 +54,8 @@ CONFIGS = {
         num_labels=3,
     ),
 }
+# Of attribution alone.
+MORE = {"shared": ModelConfig(**SIZES, shared_layers=True, scan=True, layer_scale=0.5)}
 TOKENS = jnp.asarray([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 8, 8]])
 OTHER = jnp.asarray([[3, 1, 7, 1, 5, 9], [2, 6, 5, 0, 8, 8]])
 REAL = jnp.asarray([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])
@@ -63,7 +65,7 @@ IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((2, 4, 4, 3)), jnp
 @functools.cache
 def made(name):
     """(model, parameters, inputs, what else the call takes)."""
-    model = zoo.Model(CONFIGS[name])
+    model = zoo.Model((CONFIGS | MORE)[name])
     rng = np.random.default_rng(7)
     draw = lambda leaf: jnp.asarray(rng.normal(0.0 if leaf.ndim > 2 else 0.3, 0.4, leaf.shape), jnp.float32)  # noqa: E731
     params = jax.tree.map(draw, model.init_shapes())

@@ -12,6 +12,7 @@ import zoo.block
 from tests.zoo.lens_models import CONFIGS, OTHER, TOKENS, made
 from zoo import lens
 from zoo.forward import Inputs, forward
+from zoo.lens import views
 from zoo.lens.attribution import stacked
 from zoo.masks import Mask, materialise
 from zoo.positions import count_real_tokens
@@ -199,6 +200,28 @@ def test_places_and_values_compile_once():
     assert run(lens.ablate(heads=[(0, 0), (1, 1), (1, 2)], positions=[0, 5, -2])) == before
 
 
+def test_maps_of_other_pieces_compile_nothing(caplog):
+    model, params, _, call = made("gpt2")
+    maps = [
+        (lambda metric: lens.patching(model, params, TOKENS, OTHER, metric, **call), lens.LogitDifference),
+        (
+            lambda metric: lens.path_patching(model, params, TOKENS, OTHER, metric, "blocks.-1.out", **call),
+            lens.LogitDifference,
+        ),
+        (lambda metric: views.head_effects(model, params, TOKENS, metric), views.LogProb),
+    ]
+    for of, kind in maps:
+        of(kind(3, 4))
+        with jax.log_compiles():
+            of(kind(5, 2))
+        assert "Compiling" not in caplog.text
+    ids = [1, 2, 3, 4]
+    views.attention_maps(model, params, ids)
+    with jax.log_compiles():
+        views.attention_maps(model, params, ids[::-1])
+    assert "Compiling" not in caplog.text
+
+
 # The logit lens and attribution --------------------------------------------------------------------------------------
 
 
@@ -216,7 +239,7 @@ def test_logit_lens(name):
     assert np.abs(found[1] - found[-1]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma", "olmo2", "neox", "mixtral"])
+@pytest.mark.parametrize("name", ["llama", "gemma", "olmo2", "neox", "mixtral", "shared"])
 def test_attribution_sums_to_the_logit(name):
     model, params, inputs, call = made(name)
     config, trace = model.config, traced(name)

@@ -9,6 +9,7 @@ from zoo import lens
 from zoo.errors import InputError
 from zoo.forward import Output
 from zoo.lens import Intervention
+from zoo.lens.views import LogProb
 
 KEY = jax.random.key(0)
 HEADS = "blocks.*.attention.mixed"
@@ -30,6 +31,11 @@ def of(function, name, *args, **options):
 
 def induction(name, *args):
     return lens.induction_scores(*made(name)[:2], *args)
+
+
+def patched(metric):
+    model, params, inputs, call = made("gpt2")
+    return lens.patching(model, params, inputs, OTHER, metric, **call)
 
 
 def held(*sites, length=6):
@@ -139,7 +145,7 @@ CASES = {
         lambda: of(lens.path_patching, "gpt2", OTHER, metric, "blocks.0.attention.key", heads=[2]),
         "head 2 is outside: this call has 2, 0 to 1",
     ),
-    "lens": (lambda: of(lens.logit_lens, "dinov2"), 'the logit lens needs vocabulary logits; a model with head'),
+    "lens": (lambda: of(lens.logit_lens, "dinov2"), "the logit lens needs vocabulary logits; a model with head"),
     "lens at": (lambda: of(lens.logit_lens, "gpt2", at=[6]), "at: position 6 is outside: this call has 6, 0 to 5"),
     "lens rows": (lambda: of(lens.logit_lens, "gpt2", at=[[1]] * 3), "at has 3 rows; inputs have 2"),
     "post-norm": (lambda: of(lens.attribution, "bert", 3), "attribution: in a post-norm model every layer normalises"),
@@ -147,6 +153,13 @@ CASES = {
     "target": (lambda: of(lens.attribution, "gpt2", 17), "target: an id is outside the vocabulary of 17"),
     "targets": (lambda: of(lens.attribution, "gpt2", 1, against=[1, 2, 3]), "against has shape (3,) of int32; give"),
     "dropout": (lambda: of(lens.attribution, "gpt2", 1, dropout_key=KEY), "attribution is of a model in ev"),
+    "metric's place": (
+        lambda: patched(lens.LogitDifference(1, 2, at=6)),
+        "LogitDifference: position 6 is outside -6 to 5",
+    ),
+    "metric's id": (lambda: patched(lens.LogitDifference(1, 17)), "LogitDifference: id 17 is outside 0 to 16"),
+    "metric's kind": (lambda: patched(lens.LogitDifference(1, 2.0)), "LogitDifference: id is 2.0; give one whole num"),
+    "log p": (lambda: patched(LogProb(-1, 2)), "LogProb: id -1 is outside 0 to 16"),
     "images": (lambda: induction("dinov2", KEY), "induction_scores repeats tokens"),
     "length": (lambda: induction("gpt2", KEY, 1), "induction_scores: length is 1; it"),
     "positions": (lambda: induction("gpt2", KEY, 9), "18 tokens exceed the model's 16"),
@@ -168,7 +181,7 @@ def test_refusals(case):
 
 
 def test_traced_places_are_not_looked_at():
-    """Under jit a layer or position can be an argument; one outside chooses as it would modulo the size."""
+    """Under jit a layer or position can be an argument; nothing is raised, and one outside is no place at all."""
     model, params, _, _ = made("gpt2")
 
     @jax.jit
@@ -179,3 +192,7 @@ def test_traced_places_are_not_looked_at():
     for layer, head in ((0, 3), (1, 0)):
         found = at(jnp.asarray(layer), jnp.asarray(head))
         assert (found[layer, :, :, head] == 7.0).all() and (found == 7.0).sum() == 2 * 6 * 4
+    assert (
+        not (at(jnp.asarray(-1), jnp.asarray(4)) == 7.0).any() and not (at(jnp.asarray(2), jnp.asarray(0)) == 7.0).any()
+    )
+    assert (at(jnp.asarray(-1), jnp.asarray(0))[1, :, :, 0] == 7.0).all()

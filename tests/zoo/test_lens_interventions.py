@@ -100,12 +100,28 @@ def test_mean_and_resampled():
         model, params, TOKENS, HEADS, lens.ablate(heads=[2], layers=[1], by="mean", source=source), **call
     ).values[HEADS]
     near(found[1, :, :, 2], np.broadcast_to(mean[1, 2], (2, 6, 4)), atol=1e-6)
-    # Resampled: the other of two rows, whatever the key; whole layers as heads.
+    # Resampled: the other of two rows, whatever the key; whole layers as heads. Row 1 is padded at its last place.
     ways = dict(by="resample", source=source, key=jax.random.key(3))
-    assert np.array_equal(lens.ablate(heads=[(0, 1)], **ways)[0].value, values[:, ::-1])
+    other = np.where(real[::-1], [[1], [0]], [[0], [1]])
+    assert np.array_equal(lens.ablate(heads=[(0, 1)], **ways)[0].value, values[:, other, np.arange(6)])
     found = lens.run(model, params, TOKENS, UPDATES, lens.ablate(layers=[0], **ways), **call).values
     for site in UPDATES:
-        assert np.array_equal(found[site][0], source.values[site][0, ::-1])
+        assert np.array_equal(found[site][0], np.asarray(source.values[site])[0, other, np.arange(6)])
+
+
+def test_resampled_values_are_those_of_real_tokens():
+    """Of four rows with one, two, three and four tokens, each place takes another row's token, never padding."""
+    real = np.tri(4, dtype=bool)
+    rows = np.broadcast_to(np.arange(4.0)[:, None], (4, 4))[None, :, :, None, None]
+    source = lens.Trace({HEADS: jnp.asarray(rows)}, None, jnp.asarray(real))
+    drawn = [
+        np.asarray(lens.ablate(heads=[0], by="resample", source=source, key=jax.random.key(n))[0].value)[0, ..., 0, 0]
+        for n in range(8)
+    ]
+    for found in np.asarray(drawn, int):
+        assert (real[found, np.arange(4)] | (found == np.arange(4)[:, None])).all()
+        assert (found[:3] != np.arange(4)[:3, None]).all() and (found[3, :3] != 3).all() and found[3, 3] == 3
+    assert len({found.tobytes() for found in drawn}) == 3
 
 
 # Patching ------------------------------------------------------------------------------------------------------------

@@ -171,6 +171,9 @@ def test_files_are_written_together_or_not_at_all(tmp_path, monkeypatch):
     assert not (tmp_path / "c").exists()
     with pytest.raises(InputError, match="a page needs at least one picture"):
         page.page("empty", [])
+    wide = AttentionMaps(("a",) * 2, np.broadcast_to(np.float32(0.5), (9, 32, 256, 256)), np.zeros((9, 32)), "none")
+    with pytest.raises(InputError, match="a page of 18,874,368 attention weights would be 50 MB, more than browsers show"):
+        page.page("too much", [wide])
 
 
 def command(*words) -> int:

@@ -60,7 +60,7 @@ def ablate(
         positions: None for all; [P] or [B, P].
         by: "zero"; "mean" of `source` over rows and real positions, so that what remains is what the component says of
             every text; "resample": each row gets another row's of `source`, so that nothing leaves the values a model
-            is used to (each row its own where there is one).
+            is used to (its own where there is one, or where no other row has a real token).
         source: Trace that holds "blocks.*.attention.mixed" for heads, "blocks.*.attention.update" and
             "blocks.*.mlp.update" for parts.
         key: for "resample".
@@ -208,7 +208,7 @@ def _value(one: Intervention, shape: tuple[int, ...], axes: str, layers: int) ->
 
 
 def _chosen(name: str, index: Any, size: int) -> Any:
-    """Which of `size` things the whole numbers [..., n] name: bool [..., n, size]."""
+    """Which of `size` things the whole numbers [..., n] name: bool [..., n, size]; a traced one outside names none."""
     index = as_array(f"{name}s", index)
     index = index[None] if index.ndim == 0 else index
     if index.size and not jnp.issubdtype(index.dtype, jnp.integer):
@@ -216,7 +216,7 @@ def _chosen(name: str, index: Any, size: int) -> Any:
     if index.ndim > (2 if name == "position" else 1):
         raise InputError(f"{name}s have shape {index.shape}; give a list of whole numbers")
     if isinstance(index, jax.core.Tracer):
-        return index[..., None] % size == jnp.arange(size)
+        return jnp.where(index < 0, index + size, index)[..., None] == jnp.arange(size)
     index = np.asarray(index)
     outside = index[(index < -size) | (index >= size)]
     if outside.size:
@@ -239,10 +239,18 @@ def _stand_in(site: str, by: str, source: "Trace", key: jax.Array | None) -> Any
     if by == "zero":
         return 0.0
     values = _held(source, site)
+    real = jnp.ones(values.shape[1:3], bool) if source.real is None else jnp.asarray(source.real, bool)
     if by == "resample":
-        rows = values.shape[1]
-        shift = jax.random.randint(key, (), 1, max(rows, 2))
-        return values[:, (jnp.arange(rows) + shift) % rows]
-    real = jnp.ones(values.shape[1:3], bool) if source.real is None else source.real
+        return values[:, _other_rows(real, key), jnp.arange(real.shape[1])]
     share = (real / jnp.maximum(real.sum(), 1)).reshape(1, *real.shape, *(1,) * (values.ndim - 3))
     return jnp.sum(values.astype(jnp.float32) * share, axis=(1, 2), keepdims=True)
+
+
+def _other_rows(real: jax.Array, key: jax.Array) -> jax.Array:
+    """[B, T]: for each place another row that has a real token there, one drawn for all; its own where none has."""
+    rows = len(real)
+    steps = (jax.random.randint(key, (), 0, max(rows - 1, 1)) + jnp.arange(max(rows - 1, 1))) % max(rows - 1, 1) + 1
+    own = jnp.arange(rows)[:, None]
+    others = jnp.concatenate([(own + steps) % rows, own], axis=1)
+    fits = real[others].at[:, -1].set(True)
+    return jnp.take_along_axis(others, jnp.argmax(fits, axis=1), axis=1)

@@ -20,6 +20,7 @@ from zoo.lens import pictures
 from zoo.lens.view import CAVEAT, AttentionMaps, Bars, HeatMap, LensTable, Norms, View
 from zoo.output_folder import held, require_folder
 
+MOST_WEIGHTS = 1 << 24  # attention weights in a page, of which each takes 2.7 bytes: 45 MB
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
 NAMES = {
     LensTable: "logit-lens",
@@ -42,11 +43,20 @@ def page(
         notes: what the reader should know, a line each.
         text: the passage that was read.
         drawn: the PNG of each view, where it is drawn already.
+
+    Raises:
+        InputError: no view, or more attention weights than a page holds.
     """
     import jinja2
 
     if not views:
         raise InputError("a page needs at least one picture")
+    weights = sum(view.weights.size for view in views if isinstance(view, AttentionMaps))
+    if weights > MOST_WEIGHTS:
+        raise InputError(
+            f"a page of {weights:,} attention weights would be {weights * 8 / 3 / 1e6:,.0f} MB, more than browsers "
+            "show; take a shorter passage, or draw the heads that matter as PNG"
+        )
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     sections = [
         {

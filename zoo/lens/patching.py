@@ -5,7 +5,6 @@ Meng et al. 2022 (arXiv:2202.05262), section 2.1; Heimersheim and Nanda 2024 (ar
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -41,11 +40,14 @@ class Patching:
         return (self.maps[site] - self.corrupted) / (self.clean - self.corrupted)
 
 
-@dataclass(frozen=True)
+@struct.dataclass
 class LogitDifference:
     """A metric: the logit of `right` less that of `wrong` at a position, averaged over rows.
 
-    Two of the same numbers are equal, so that a map that they are given to is compiled once.
+    A pytree of its numbers: maps of other ids or positions run the program of the first.
+
+    Raises:
+        InputError: an id beyond the vocabulary, a position outside the tokens.
     """
 
     right: int
@@ -53,8 +55,22 @@ class LogitDifference:
     at: int = -1
 
     def __call__(self, output: Output) -> jax.Array:
+        length, size = output.logits.shape[1:]
+        require_inside("LogitDifference: position", self.at, -length, length)
+        require_inside("LogitDifference: id", self.right, 0, size)
+        require_inside("LogitDifference: id", self.wrong, 0, size)
         logits = output.logits[:, self.at]
         return (logits[:, self.right] - logits[:, self.wrong]).mean()
+
+
+def require_inside(what: str, index: Any, low: int, high: int) -> None:
+    """Raises InputError where a whole number is not in low..high-1; what is traced was looked at before."""
+    if isinstance(index, jax.core.Tracer):
+        return
+    if isinstance(index, bool) or getattr(index, "shape", ()) != () or not hasattr(index, "__index__"):
+        raise InputError(f"{what} is {index!r:.40}; give one whole number")
+    if not low <= index < high:
+        raise InputError(f"{what} {index} is outside {low} to {high - 1}")
 
 
 def patching(
@@ -75,7 +91,8 @@ def patching(
     Args:
         model, params: as for Model.apply.
         clean, corrupted: tokens [B, T] of one shape, alike place by place.
-        metric: of an Output to one number, such as LogitDifference; the same object again compiles nothing anew.
+        metric: of an Output to one number: LogitDifference, another pytree of numbers that is called (such as
+            jax.tree_util.Partial), which compiles once for all its numbers, or a function, once an object.
         sites: names with `*`.
         over: "positions" [L, T], all heads and features at once, or "heads" [L, N], all positions at once, for sites
             such as "blocks.*.attention.mixed".
@@ -99,13 +116,14 @@ def patching(
     source = run(model, params, clean, names, **call)
     before = run(model, params, corrupted, **call)
     ends = [number(metric, output) for output in (source.output, before.output)]
-    program = functools.partial(_map, model=model, metric=metric, over=over, rows=rows)
-    maps = {name: program(params, corrupted, source.values[name], call, site=name) for name in names}
+    program = functools.partial(_map, model=model, over=over, rows=rows)
+    metric = as_tree(metric)
+    maps = {name: program(params, corrupted, source.values[name], metric, call, site=name) for name in names}
     return Patching(maps, *ends)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "metric", "site", "over", "rows"))
-def _map(params, corrupted, value, call, *, model, metric, site, over, rows):
+@functools.partial(jax.jit, static_argnames=("model", "site", "over", "rows"))
+def _map(params, corrupted, value, metric, call, *, model, site, over, rows):
     axes = axes_of(site)
     size = value.shape[1 + (axes.index("T") if over == "positions" else max(axes.find("N"), axes.find("K")))]
 
@@ -143,6 +161,12 @@ def checked(clean: Any, corrupted: Any, metric: Any, rows: Any) -> tuple[jax.Arr
     if not isinstance(rows, int) or rows < 1:
         raise InputError(f"rows is {rows!r}; it must be a whole number from 1")
     return clean, corrupted
+
+
+def as_tree(metric: Callable[[Output], jax.Array]) -> Callable[[Output], jax.Array]:
+    """The metric as an argument of a compiled program: a pytree as it is, a mere function as one without leaves."""
+    leaves = jax.tree.leaves(metric)
+    return jax.tree_util.Partial(metric) if any(leaf is metric for leaf in leaves) else metric
 
 
 def number(metric: Callable[[Output], jax.Array], output: Output) -> jax.Array:

@@ -11,7 +11,7 @@ from zoo.call_checks import as_array
 from zoo.errors import InputError
 from zoo.forward import Output
 from zoo.lens.interventions import Intervention, edits_of
-from zoo.lens.patching import Patching, checked, in_groups, number
+from zoo.lens.patching import Patching, as_tree, checked, in_groups, number
 from zoo.lens.trace import run
 from zoo.model import Model
 from zoo.probe import parse
@@ -55,12 +55,12 @@ def path_patching(
     traces = [run(model, params, tokens, SENDERS, **call) for tokens in (clean, corrupted)]
     ends = [number(metric, trace.output) for trace in traces]
     values = [trace.values[SENDERS] for trace in traces]
-    program = functools.partial(_map, model=model, metric=metric, receiver=receiver, rows=rows)
-    return Patching({receiver: program(params, corrupted, *values, heads, call)}, *ends)
+    program = functools.partial(_map, model=model, receiver=receiver, rows=rows)
+    return Patching({receiver: program(params, corrupted, *values, heads, as_tree(metric), call)}, *ends)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "metric", "receiver", "rows"))
-def _map(params, corrupted, clean_heads, own_heads, heads, call, *, model, metric, receiver, rows):
+@functools.partial(jax.jit, static_argnames=("model", "receiver", "rows"))
+def _map(params, corrupted, clean_heads, own_heads, heads, metric, call, *, model, receiver, rows):
     held = Intervention(SENDERS, own_heads)
 
     def one(pair):

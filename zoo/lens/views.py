@@ -6,15 +6,16 @@ as a PNG and `zoo.lens.page` as an interactive page.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from zoo import lens
 from zoo.errors import InputError
+from zoo.lens.patching import as_tree, require_inside
 from zoo.lens.token_texts import passage_texts, piece_texts
 from zoo.lens.view import AttentionMaps, Bars, HeatMap, LensTable, Norms, Target
 
@@ -22,15 +23,29 @@ HEADS_AT_ONCE = 8
 READ_OUTS = ("lm", "masked_lm")
 
 
-@dataclass(frozen=True)
+@struct.dataclass
 class LogProb:
-    """A metric: the log-probability of a piece at a position of the first row. Equal ones share compiled programs."""
+    """A metric: the log-probability of a piece at a position of the first row. A pytree, compiled once for all."""
 
     id: int
     at: int
 
     def __call__(self, output: Any) -> jax.Array:
+        length, size = output.logits.shape[1:]
+        require_inside("LogProb: position", self.at, -length, length)
+        require_inside("LogProb: id", self.id, 0, size)
         return _log_probs(output.logits[0, self.at])[self.id]
+
+
+@struct.dataclass
+class Turn:
+    """A metric: 1 - cosine of the mean of the first row's final stream and `mean`."""
+
+    mean: jax.Array
+
+    def __call__(self, output: Any) -> jax.Array:
+        other = _mean(output)
+        return 1 - other @ self.mean / (jnp.linalg.norm(other) * jnp.linalg.norm(self.mean))
 
 
 def logit_lens_table(model: Any, params: Any, ids: Sequence[int], tokenizer: Any = None, top: int = 5) -> LensTable:
@@ -102,14 +117,9 @@ def attention_maps(
     _require_finite(weights)
     if target is None:
         words = "how far the mean of the final stream turns (1 - cosine) when the head is zeroed"
-        mean = trace.output.hidden[0].astype(jnp.float32).mean(axis=0)
-
-        def metric(output):
-            other = output.hidden[0].astype(jnp.float32).mean(axis=0)
-            return 1 - other @ mean / (jnp.linalg.norm(other) * jnp.linalg.norm(mean))
+        metric = Turn(_mean(trace.output))
     else:
         words = f"change of log p({target.text}) at position {target.at} when the head is zeroed, in nats"
-
         metric = LogProb(target.id, target.at)
 
     effects = head_effects(model, params, tokens, metric, progress)
@@ -138,15 +148,15 @@ def head_effects(
     effects = []
     for start in range(0, len(pairs), HEADS_AT_ONCE):
         some = np.resize(pairs[start : start + HEADS_AT_ONCE], (HEADS_AT_ONCE, 2))  # the last ones repeat themselves
-        effects.append(np.asarray(_without(params, tokens, some, model=model, metric=metric), np.float32))
+        effects.append(np.asarray(_without(params, tokens, some, as_tree(metric), model=model), np.float32))
         progress(min(start + HEADS_AT_ONCE, len(pairs)), len(pairs))
     found = np.concatenate(effects)[: len(pairs)].reshape(layers, heads)
     _require_finite(found)
     return found
 
 
-@functools.partial(jax.jit, static_argnames=("model", "metric"))
-def _without(params, tokens, pairs, *, model, metric):
+@functools.partial(jax.jit, static_argnames=("model",))
+def _without(params, tokens, pairs, metric, *, model):
     def one(pair):
         return metric(lens.run(model, params, tokens, interventions=lens.ablate(heads=pair[None])).output)
 
@@ -258,6 +268,10 @@ def _layer_names(model: Any) -> tuple[str, ...]:
 def _require_finite(values: np.ndarray) -> None:
     if not np.all(np.isfinite(values)):
         raise InputError("the model's numbers are not finite here; `python -m zoo check` says what is wrong with it")
+
+
+def _mean(output: Any) -> jax.Array:
+    return output.hidden[0].astype(jnp.float32).mean(axis=0)
 
 
 @jax.jit
