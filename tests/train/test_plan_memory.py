@@ -26,7 +26,7 @@ TINY = {"embed_dim": 64, "num_layers": 3, "num_heads": 4, "num_kv_heads": 4, "he
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_formula_against_compiled(path):
-    """Within 25 %, and temporaries alone, which the state does not flatter; the search prunes by the total."""
+    """Within 15 %, by which the search prunes; temporaries alone, which the state does not flatter, within 20 %."""
     plan = json.loads(path.read_text("utf-8"))
     assert plan["compiler"] == "tpu" and plan["versions"]["libtpu"] and "train plan --model" in plan["command"]
     job = make_job(
@@ -40,8 +40,8 @@ def test_formula_against_compiled(path):
     )
     found = estimate(job.model, job.train, job.mesh_shape, job.slice.chip, job.slice.shape)
     state = sum(found.memory[part] for part in ("parameters", "moments", "batch"))
-    assert found.total_memory - state == pytest.approx(plan["memory"]["temporaries"], rel=0.25)
-    assert found.total_memory == pytest.approx(plan["memory"]["total"], rel=0.25)
+    assert found.total_memory - state == pytest.approx(plan["memory"]["temporaries"], rel=0.2)
+    assert found.total_memory == pytest.approx(plan["memory"]["total"], rel=0.15)
     # The compiled step's products, less the blocks that splash skips.
     assert found.hardware_flops == pytest.approx(plan["hardware_flops"], rel=0.05)
 
@@ -113,6 +113,10 @@ def test_the_kernel_that_auto_takes():
     assert Work(base, train.replace(seq_len=512), whole, "tpu").kernel == "xla"
     assert Work(base.replace(attention_dropout=0.1), train, whole, "tpu").kernel == "xla"
     assert Work(base, train, {"fsdp": 16, "sequence": 16}, "tpu").kernel == "ring"
+    for change, kernel in (({}, "cudnn"), ({"dtype": "float32"}, "xla"), ({"attention_dropout": 0.1}, "xla"),
+                           ({"head_dim": 256}, "xla"), ({"attention_soft_cap": 30.0}, "xla")):  # fmt: skip
+        assert Work(base.replace(**change), train, whole, "gpu").kernel == kernel
+    assert Work(base, train.replace(seq_len=2047), whole, "gpu").kernel == "xla"
     grouped = base.replace(num_kv_heads=1)
     assert Work(grouped, train, {"fsdp": 128, "sequence": 2}, "tpu").kernel == "splash"
     assert Work(grouped, train, {"fsdp": 128, "sequence": 2}, "cpu").kernel == "gathered"

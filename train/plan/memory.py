@@ -17,15 +17,16 @@ def memory(work: Work) -> dict[str, float]:
     model is cast once, w a number. activations kept: t L times `kept_bytes`. working space: the larger of one block's
     backward pass and of the read-out.
 
-    - A block: its values and their gradients (`block_numbers`); scores twice in float32 and once in w bytes, unless
-      the kernel writes none; the layer's kernels gathered, in w bytes, and their gradients, whole until summed.
+    - A block: its values (`block_numbers`), whose gradients take the places of those no longer read; scores twice in
+      float32 and once in w bytes, unless the kernel writes none; the layer's kernels gathered, in w bytes, and their
+      gradients, whole until summed: all of them, where the compiler mostly has half of them at a time.
     - The read-out: a chunk's logits in float32, their gradient in w bytes; its kernel gathered and the gradient of it.
     """
     config, train, w, t = work.config, work.train, work.width, work.tokens
     numbers = work.numbers()
     whole, split = block_numbers(work)
     scores = (8.0 + w) * work.scores_a_token if work.scores_in_memory else 0.0
-    block = t * (2 * w * (whole + split / work.tensor) + scores)
+    block = t * (w * (whole + split / work.tensor) + scores)
     head = config.hidden_width * config.vocab_size / work.tensor
     read_out = (4 + w) * work.logits / work.chunks
     if work.gathered:
