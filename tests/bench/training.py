@@ -200,10 +200,11 @@ def compare(given: argparse.Namespace) -> None:
         for name, runs in found.items():
             rates = [run["rate"] for run in runs]
             ratios = [rate / run["rate"] for rate, run in zip(rates, found[base], strict=True)]
+            peak = statistics.median(run["peak"] for run in runs) / 2**30
             losses = [statistics.median(values) for values in zip(*(run["losses"] for run in runs), strict=True)]
             print(
                 f"  {name:22} {statistics.median(rates):9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})   "
-                f"{statistics.median(ratios):5.2f}   {statistics.median(run['peak'] for run in runs) / 2**30:5.2f} GiB   "
+                f"{statistics.median(ratios):5.2f}   {peak:5.2f} GiB   "
                 f"{losses[0]:.3f} {losses[1]:.3f}"
             )
         print(flush=True)
