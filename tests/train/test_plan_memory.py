@@ -10,7 +10,7 @@ import pytest
 import zoo
 from train.config import TrainConfig
 from train.mesh import MeshDriver, make_mesh
-from train.plan.compile import traced_step
+from train.plan.compile import traced_step, used_of
 from train.plan.formulas import Work
 from train.plan.job import make_job
 from train.plan.memory import kept_bytes, memory
@@ -155,3 +155,10 @@ def test_each_lever_does_what_it_is_for():
     half = parts(mesh={"fsdp": 128, "tensor": 2}, remat="minimal")["activations kept"]
     whole, split = 2 * 4096, 2 * 64 * 128 + 2 * 11008
     assert half == 2 * 2048 * 2 * 32 * (whole + split / 2)
+
+
+def test_what_the_compiler_says_it_needs():
+    """Both forms of libtpu's refusal."""
+    hbm = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.2G of 15.75G hbm."
+    new = "the total memory required for HLO temporaries (132.86G) exceeds available HBM (95.73G). HLO module: jit_step."
+    assert used_of(hbm) == 17.2 * 2**30 and used_of(new) == 132.86 * 2**30 and used_of("Ran out of memory") == 0

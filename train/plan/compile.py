@@ -24,7 +24,7 @@ from zoo.errors import InputError
 from zoo.tpu_machine import has_library
 
 ACCELERATOR_CHUNK_BYTES = 1 << 29  # train.objectives.default_chunk_bytes of an accelerator; here it would see a CPU
-_USED = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?)")
+_USED = re.compile(r"(?:[Uu]sed |HLO temporaries \()([\d.]+)([KMGT]?)\)? (?:of|exceeds available HBM)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -228,6 +228,12 @@ def _named(params, sizes, split):
     return {path: leaf for path, leaf in named.items() if splits(path, leaf.shape) == split}
 
 
+def used_of(text: str) -> float:
+    """Bytes that the compiler's error says the step needs, 0 where it does not say."""
+    found = _USED.search(text)
+    return float(found[1]) * _UNITS[found[2]] if found else 0.0
+
+
 def _compile(lowered: Any, job: Job) -> Any:
     try:
         return lowered.compile()
@@ -235,8 +241,7 @@ def _compile(lowered: Any, job: Job) -> Any:
         text = str(error)
         if "RESOURCE_EXHAUSTED" not in text and "Ran out of memory" not in text:
             raise
-        found = _USED.search(text)
-        used = float(found[1]) * _UNITS[found[2]] if found else 0.0
+        used = used_of(text)
         needs = f"{used / 2**30:.1f} GiB" if used else "more memory"
         raise OutOfMemory(
             f"{job.name} does not fit: one chip of {job.slice} has {job.slice.chip.hbm_bytes / 2**30:.0f} GiB and the "
