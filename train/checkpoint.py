@@ -13,18 +13,24 @@ what another wrote.
 
 import base64
 import contextlib
+import json
 import math
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
+from train.peer_lost import raise_lost
 from train.state import TrainState
 from zoo.checkpoints.orbax_quiet import is_full, quiet_logs, quiet_restore
-from zoo.checkpoints.run_folder import check_shapes, damaged
-from zoo.errors import InputError
+from zoo.checkpoints.run_folder import check_shapes, restore_arrays
+from zoo.checkpoints.unreadable import unreadable
+from zoo.errors import InputError, TryAgain, passes
 
 FORMAT = "oneblock-run-1"
+# Seconds in which all processes have to have written a step. Whoever is lost meanwhile is missed by the heartbeats, so
+# this only bounds a store that is too slow; Orbax's own 20 minutes would end large saves again and again.
+SAVE_WITHIN = 6 * 3600
 
 
 class Checkpoints:
@@ -58,18 +64,18 @@ class Checkpoints:
             preservation_policy=managers.AnyPreservationPolicy(policies),
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
+            async_options=ocp.AsyncOptions(timeout_secs=SAVE_WITHIN),
+            create=False,
         )
+        make_folder(self.folder)
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
-            if is_full(error):
-                raise InputError(f"no space left on the disk at {self.folder}; free some and run it again") from error
-            raise InputError(f"cannot keep checkpoints in {self.folder} ({error.strerror or error})") from error
-        except ValueError as error:  # a damaged metrics file of a step
-            raise InputError(
-                f"a checkpoint in {self.folder} is damaged; delete the newest step's folder to go on from the one "
-                f"before it: {_line(error)}"
-            ) from error
+            raise _unwritable(self.folder, error) from error
+        except ValueError as error:
+            raise_lost(error)
+            remedy = "move the newest step out of it to go on from the one before"
+            raise unreadable(self.folder, error, remedy) from error
 
     def latest(self) -> int | None:
         """The newest complete step, or None."""
@@ -78,6 +84,22 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """All complete steps, ascending."""
         return sorted(self._manager.all_steps())
+
+    def settle(self, step: int | None, seconds: float = 60.0) -> None:
+        """Returns when the newest step here is that of the first process: a share shows new files late.
+
+        Raises:
+            TryAgain: it does not become so.
+        """
+        until = time.monotonic() + seconds
+        while self.latest() != step:
+            if time.monotonic() > until:
+                raise TryAgain(
+                    f"the newest checkpoint in {self.folder} is that of step {self.latest()} here and {step} on "
+                    "process 0: see whether all processes share the folder"
+                )
+            time.sleep(0.2)
+            self._manager.reload()
 
     def save(
         self,
@@ -127,29 +149,28 @@ class Checkpoints:
             (state, meta).
 
         Raises:
-            InputError: no checkpoint, one of parameters alone, or arrays of other shapes.
+            InputError: no checkpoint, one of parameters alone, or arrays of other shapes; files that are damaged, or
+                cannot be read now.
         """
         step = self.latest() if step is None else step
         if step is None:
             raise InputError(f"no complete checkpoint in {self.folder}")
-        args = self._ocp.args
         if not (self.folder / str(step) / "state").exists():
             raise InputError(
                 f"{self.folder / str(step)} holds parameters but no training state; start a new run with start_from"
             )
-        remedy = f"delete {self.folder / str(step)} to go on from the step before it"
+        remedy = f"move {self.folder / str(step)} elsewhere to go on from the step before it"
         check_shapes(self.folder / str(step) / "params", abstract.params, "the model of config.json", remedy)
         rest = {"step": abstract.step, "opt_state": abstract.opt_state, "key": abstract.key}
+        found, where = {}, self.folder / str(step)
         try:
-            wanted = args.Composite(
-                params=args.StandardRestore(abstract.params),
-                state=args.StandardRestore(rest),
-                meta=args.JsonRestore(),
-            )
             with quiet_restore():
-                found = self._manager.restore(step, args=wanted)
-        except Exception as error:  # Orbax and its array store raise many kinds for damaged files
-            raise InputError(damaged(self.folder / str(step), error, remedy)) from error
+                found["params"] = restore_arrays(where / "params", abstract.params)
+                found["state"] = restore_arrays(where / "state", rest)
+                found["meta"] = json.loads((where / "meta" / "metadata").read_text("utf-8"))
+        except Exception as error:  # Orbax and its array store raise many kinds
+            raise_lost(error)
+            raise unreadable(where, error, remedy) from error
         state = TrainState(params=found["params"], **found["state"])
         return state, found["meta"]
 
@@ -174,8 +195,34 @@ class Checkpoints:
                 self._quiet.close()
 
 
+def make_folder(folder: Path) -> None:
+    """Makes the folder of checkpoints, before Orbax looks into it, and sees that each step's record can be read.
+
+    Raises:
+        InputError: it cannot be written, or a record is damaged.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    for record in sorted(folder.glob("[0-9]*/metrics/metrics")):
+        step = record.parents[1]
+        try:
+            json.loads(record.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            remedy = f"move {step} elsewhere, and the run goes on from the newest of the others"
+            raise unreadable(step, error, remedy) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    if is_full(error):
+        return InputError(f"no space left on the disk at {folder}; free some and run it again")
+    kind = TryAgain if passes(error) else InputError
+    return kind(f"cannot keep checkpoints in {folder} ({error.strerror or error})")
+
+
 class _disk:
-    """Turns a full disk, however the layers below report it, into one line."""
+    """Turns a full disk, and one that is too slow, however the layers below report it, into one line."""
 
     def __init__(self, folder: Path):
         self.folder, self.full = folder, False
@@ -191,6 +238,13 @@ class _disk:
                 f"no space left on the disk at {self.folder} for a checkpoint; free some and run the same command "
                 "again: it goes on from the last complete one"
             ) from error
+        if isinstance(error, TimeoutError):  # Orbax's, also where its barrier broke since a process is gone
+            if "DEADLINE_EXCEEDED" not in str(error.__cause__):
+                raise_lost(error)
+            raise InputError(
+                f"a checkpoint in {self.folder} was not written within {SAVE_WITHIN / 3600:g} hours; the run goes on "
+                "from the last complete one: give it a faster disk or share"
+            ) from error
         return False
 
 
@@ -205,6 +259,3 @@ def clear_halves(folder: Path, tries: int = 10) -> None:
 def _valid_loss(metrics: dict[str, Any]) -> float:
     return metrics["valid_loss"]
 
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

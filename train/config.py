@@ -57,7 +57,7 @@ class TrainConfig:
         eps: Adam's, added to the root of the second moment.
         clip_norm: greatest global norm of the gradient; 0 or None for no clipping.
         driver: "jit": one device; "mesh": jit over a mesh (recommended); "pmap": data parallel in JAX's older way.
-        mesh: axes of the mesh, such as data=8 or fsdp=4,tensor=2 (-1: what is left); empty: all devices on data.
+        mesh: axes of the mesh, such as data=8 or fsdp=4,tensor=2 (-1: what is left); empty: all devices on fsdp.
         log_every: updates a logged line; 0 for one at the end.
         eval_every: updates between evaluations on the valid split; 0 for one at the end.
         checkpoint_every: updates between checkpoints; 0 for one at the end.

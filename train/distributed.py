@@ -2,7 +2,7 @@
 
 The engine is jax's own multi-controller runtime: every process runs the same program over all devices. Which process
 this is comes from options, from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or from what
-jax.distributed detects: Slurm, Open MPI, GKE, Cloud TPU. A single process initialises nothing.
+jax.distributed detects: Slurm, MPI, GKE, Cloud TPU. A single process initialises nothing.
 
 What all must do alike is decided alike: `together` turns an error on one host into the same error on all, `compare`
 refuses hosts that differ. See train/lost_process.py for what happens when one is lost.
@@ -16,11 +16,14 @@ import os
 import platform
 import socket
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from train.peer_lost import raise_lost
+from zoo.command_errors import describe, exit_code
 from zoo.errors import InputError
 from zoo.tpu_machine import has_chips, has_library
 
@@ -35,7 +38,8 @@ class Job:
     Attributes:
         coordinator: host:port of process 0; "" where jax finds it.
         num_processes, process_id: of the job, and this one's; None where jax finds them.
-        cluster: who says so: "options", "Slurm", "Open MPI", "GKE", "Kubernetes", "Cloud TPU", or "" for one process.
+        cluster: who says so: "options", "Slurm", "Open MPI", "MPI" (any other), "GKE", "Kubernetes", "Cloud TPU", or ""
+            for one process.
         join_within: seconds in which all have to come.
         lost_after: seconds without a sign of life after which a process counts as lost.
         stalled_after: seconds without a finished step after which the job counts as stalled.
@@ -76,6 +80,8 @@ def find_job(
     if num_processes == 1:
         return Job(**times)
     cluster = cluster_of(environ)
+    if cluster == "MPI":
+        num_processes, process_id = _told_by_mpi(coordinator, num_processes, process_id, environ)
     if coordinator or num_processes is not None or process_id is not None:
         parts = {"coordinator": coordinator or None, "num_processes": num_processes, "process_id": process_id}
         missing = [name for name, value in parts.items() if value is None]
@@ -86,7 +92,7 @@ def find_job(
                 "(host:port of process 0), num_processes and process_id"
             )
         _, colon, port = coordinator.rpartition(":")
-        if coordinator and not (colon and port.isdigit() and 0 < int(port) < 65536):
+        if coordinator and not (colon and port.isdecimal() and 0 < int(port) < 65536):
             raise InputError(f'coordinator "{coordinator}" is not of the form host:port, such as 10.0.0.2:8476')
         return Job(coordinator, num_processes, process_id, cluster if missing else "options", **times)
     return Job(cluster=cluster, **times)
@@ -96,19 +102,22 @@ def cluster_of(environ: Mapping[str, str] = os.environ) -> str:
     """Which cluster runs several of us, by what it sets; "" where none does. jax then reads the details itself."""
 
     def several(name: str) -> bool:
-        return environ.get(name, "").isdigit() and int(environ[name]) > 1
+        return environ.get(name, "").isdecimal() and int(environ[name]) > 1
 
     slurm = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")
     if several("SLURM_NTASKS") and all(name in environ for name in slurm):
         return "Slurm"
     if several("OMPI_COMM_WORLD_SIZE"):
         return "Open MPI"
+    if several("PMI_SIZE") and environ.get("PMI_RANK", "").isdecimal():
+        return "MPI"  # MPICH, Intel MPI and their kin
     hosts = environ.get("TPU_PROCESS_ADDRESSES") or environ.get("TPU_WORKER_HOSTNAMES", "")
     if "," in hosts or several("MEGASCALE_NUM_SLICES"):
         return "GKE"
     if {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environ.keys() and importlib.util.find_spec("kubernetes"):
         return "Kubernetes"
-    if environ.get("JAX_PLATFORMS", "tpu") == "tpu" and "TPU_SKIP_MDS_QUERY" not in environ and on_tpu_machine():
+    tpu = "tpu" in (environ.get("JAX_PLATFORMS") or "tpu").split(",")
+    if tpu and "TPU_SKIP_MDS_QUERY" not in environ and on_tpu_machine():
         return "Cloud TPU"
     return ""
 
@@ -139,7 +148,7 @@ def join(job: Job) -> bool:
             job.coordinator or None,
             job.num_processes,
             job.process_id,
-            cluster_detection_method="deactivate" if told else None,
+            cluster_detection_method="deactivate" if told else {"MPI": "mpi4py"}.get(job.cluster),
             initialization_timeout=job.join_within,
             heartbeat_timeout_seconds=job.lost_after,
             shutdown_timeout_seconds=max(60, job.lost_after),
@@ -155,39 +164,67 @@ def gather(text: str) -> list[str]:
     """The texts of all processes, in their order; every process has to ask."""
     import jax
     import numpy as np
-    from jax.experimental import multihost_utils
 
     if jax.process_count() == 1:
         return [text]
     data = np.frombuffer(text.encode(), np.uint8)
-    longest = int(multihost_utils.process_allgather(np.int32(len(data))).max())
+    longest = int(_gathered(np.array([len(data)], np.int32)).max())
     if not longest:
         return [""] * jax.process_count()
-    padded = multihost_utils.process_allgather(np.pad(data, (0, longest - len(data))))
-    return [bytes(row).rstrip(b"\0").decode() for row in np.asarray(padded, np.uint8)]
+    padded = _gathered(np.pad(data, (0, longest - len(data))))
+    return [bytes(row).rstrip(b"\0").decode() for row in padded]
+
+
+def _gathered(row: Any) -> Any:
+    """[process, n] of each process's [n], over one device a process: they may have other numbers of devices."""
+    import jax
+    import numpy as np
+    from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh(np.array([first[number] for number in sorted(first)]), ("process",), axis_types=(AxisType.Auto,))
+    each, whole = NamedSharding(mesh, PartitionSpec("process")), NamedSharding(mesh, PartitionSpec())
+    rows = jax.make_array_from_callback((mesh.size, *row.shape), each, lambda _: row[None])
+    return np.asarray(jax.jit(lambda x: x, out_shardings=whole)(rows).addressable_data(0))
+
+
+def from_first(text: str) -> str:
+    """What process 0 gives, in every process: where hosts may see a shared folder differently, its view decides."""
+    return gather(text)[0]
 
 
 def together(action: Callable[[], T]) -> T:
     """action() in every process. Where it fails in one, all raise the same error, and none waits for it in vain.
 
+    Args:
+        action: without a collective, which the others of one that fails would be left in.
+
     Raises:
-        InputError: `action` raised one, here or elsewhere.
+        InputError: `action` raised an error, here or elsewhere. Its exit_code is 2 for wrong input, 75 for what may
+            pass, 1 for a fault of the program, whose traceback the process that has it prints.
     """
     import jax
 
     if jax.process_count() == 1:
         return action()
-    problem, result = "", None
+    told, result = "", None
     try:
         result = action()
-    except InputError as error:
-        problem = str(error) or "bad input"
-    problems = gather(f"{problem}\n{socket.gethostname()}" if problem else "")
-    first = next((number for number, text in enumerate(problems) if text), None)
+    except Exception as error:
+        raise_lost(error)
+        line, code = describe(error), exit_code(error)
+        if line is None:
+            traceback.print_exception(error)
+            line, code = f"{type(error).__name__}: {' '.join(str(error).split())}; its traceback is in its output", 1
+        told = json.dumps({"line": line or "bad input", "code": code, "host": socket.gethostname()}, allow_nan=False)
+    problems = [json.loads(text) if text else {} for text in gather(told)]
+    first = next((number for number, found in enumerate(problems) if found), None)
     if first is not None:
-        said, _, host = problems[first].rpartition("\n")
-        alike = all(text.rpartition("\n")[0] == said for text in problems)
-        raise same_everywhere(InputError(said if alike else f"process {first} ({host}): {said}"))
+        line, code, host = (problems[first][name] for name in ("line", "code", "host"))
+        alike = all(found.get("line") == line for found in problems)
+        error = InputError(line if alike else f"process {first} ({host}): {line}")
+        error.exit_code = code
+        raise same_everywhere(error)
     return result  # type: ignore[return-value]
 
 
@@ -252,6 +289,27 @@ def same_everywhere(error: InputError) -> InputError:
     return error
 
 
+def _told_by_mpi(
+    coordinator: str, num_processes: int | None, process_id: int | None, environ: Mapping[str, str]
+) -> tuple[int | None, int | None]:
+    """Number of processes and this one's, which mpiexec of MPICH and Intel MPI sets beside a coordinator that is given.
+
+    Without one, jax asks mpi4py for all three.
+
+    Raises:
+        InputError: neither a coordinator nor mpi4py.
+    """
+    if coordinator:
+        size, rank = int(environ["PMI_SIZE"]), int(environ["PMI_RANK"])
+        return size if num_processes is None else num_processes, rank if process_id is None else process_id
+    if num_processes is None and process_id is None and not importlib.util.find_spec("mpi4py"):
+        raise InputError(
+            f"MPI has started {environ['PMI_SIZE']} processes, and they do not know where the first one is: pip "
+            "install mpi4py, or give coordinator (host:port of process 0)"
+        )
+    return num_processes, process_id
+
+
 def _await_coordinator(job: Job) -> None:
     """Process 0 listens from its start; jax's own client would end the program where it does not."""
     host, _, port = job.coordinator.rpartition(":")
@@ -273,7 +331,7 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "")
     if not text:
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise InputError(f'{name} is "{text}"; it must be a whole number')
     return int(text)
 

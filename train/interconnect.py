@@ -6,6 +6,7 @@
 which is what each device has to send and receive, so that the number compares with a link's published one.
 """
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +57,8 @@ def measure(devices: list[jax.Device], payload: int | None = None, repeats: int 
     """Exchanges over all devices, and over processes where there are several.
 
     Args:
-        devices: all that take part, as many a process.
+        devices: all that take part. Where processes have other numbers of them, each gives to the exchange between
+            processes as many as the one that has the fewest.
         payload: bytes a device; None: 64 MiB, on CPUs 1 MiB.
         repeats: of which the fastest counts.
 
@@ -65,15 +67,29 @@ def measure(devices: list[jax.Device], payload: int | None = None, repeats: int 
     """
     if len(devices) < 2:
         return
-    processes = len({device.process_index for device in devices})
     payload = payload or (2**20 if devices[0].platform == "cpu" else 2**26)
-    grid = np.array(sorted(devices, key=lambda d: (d.process_index, d.id))).reshape(processes, -1)
-    mesh = Mesh(grid, ("process", "device"), axis_types=(AxisType.Auto,) * 2)
-    for axes, across in ((("process", "device"), "devices"), (("process",), "processes")):
+    groups = by_process(devices)
+    fewest = min(map(len, groups))
+    grids = {"devices": np.array([sum(groups, [])]), "processes": np.array([group[:fewest] for group in groups])}
+    for across, grid in grids.items():
+        if across == "processes" and (len(groups) == 1 or max(map(len, groups)) == 1):
+            continue
+        mesh = Mesh(grid, ("process", "device"), axis_types=(AxisType.Auto,) * 2)
+        axes = ("process", "device") if across == "devices" else ("process",)
         ways = int(np.prod([mesh.shape[axis] for axis in axes]))
-        if ways > 1 and (across == "devices" or grid.shape[1] > 1):
-            for kind in KINDS:
-                yield Measured(kind, ways, across, *_timed(mesh, kind, axes, ways, payload, repeats))
+        for kind in KINDS:
+            yield Measured(kind, ways, across, *_timed(mesh, kind, axes, ways, payload, repeats))
+
+
+def by_process(devices: list[jax.Device]) -> list[list[jax.Device]]:
+    """The devices of each process, in order."""
+    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return [list(group) for _, group in itertools.groupby(ordered, key=lambda device: device.process_index)]
+
+
+def given(place: Any) -> Any:
+    """What the device at that place gives: any sum of fewer than 16,777 of them is exact in float32."""
+    return place % 1000
 
 
 def _timed(
@@ -84,9 +100,11 @@ def _timed(
         size //= ways
     split = PartitionSpec(("process", "device"))
     rest = PartitionSpec(tuple(axis for axis in mesh.axis_names if axis not in axes) or None)
-    numbers = jax.make_array_from_callback(
-        (count * size,), NamedSharding(mesh, split), lambda index: np.full(size, index[0].start // size, np.float32)
-    )
+
+    def part(index: Any) -> np.ndarray:
+        return np.full(size, given(index[0].start // size), np.float32)
+
+    numbers = jax.make_array_from_callback((count * size,), NamedSharding(mesh, split), part)
 
     @partial(jax.shard_map, mesh=mesh, in_specs=split, out_specs=rest, check_vma=False)
     def exchange(x: Any) -> Any:
@@ -105,7 +123,7 @@ def _timed(
 
 def _check(kind: str, mesh: Mesh, axes: tuple[str, ...], out: np.ndarray, size: int) -> None:
     """Compares what this process's first device has with what the givers' numbers make."""
-    givers = np.arange(mesh.size).reshape(mesh.devices.shape)
+    givers = given(np.arange(mesh.size)).reshape(mesh.devices.shape)
     if axes == ("process",):
         givers = givers[:, 0]
     wanted = np.full(size, givers.sum()) if kind == "all-reduce" else np.repeat(givers.ravel(), size)

@@ -54,6 +54,10 @@ class MetricsLog:
                 if isinstance(value, int | float):
                     self._board.add_scalar(f"{split}/{name}", value, step)
 
+    def has(self, step: int, split: str) -> bool:
+        """Whether there is a line of this step and split."""
+        return any(line["step"] == step and line["split"] == split for line in read(self.path))
+
     def close(self) -> None:
         """Closes the files; the lines are on disk then."""
         if self._file is None:

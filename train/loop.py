@@ -10,7 +10,10 @@ In several processes (train/distributed.py) all run this same page, and whatever
 signal or a loss that is not finite, is looked at by all at the same step.
 """
 
+import contextlib
+import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,25 +21,25 @@ from typing import Any, TextIO
 import jax
 import numpy as np
 
-from train.checkpoint import Checkpoints
+from train.checkpoint import Checkpoints, make_folder
 from train.config import RunConfig
 from train.data.pipeline import Batches
-from train.data.shards import Shards
-from train.distributed import compare, together
+from train.distributed import first_then_others, from_first, together
 from train.ledger import Ledger
 from train.logs import MetricsLog, read
-from train.lost_process import Watch, is_shared, raise_lost
+from train.lost_process import Watch, is_shared
 from train.mesh import Driver
 from train.metrics import Pair, add, divide
-from train.opening import flops_per_token, open_run, require_alike
+from train.opening import Opened, flops_per_token, open_run
+from train.peer_lost import raise_lost
 from train.plots import plot_loss
 from train.progress import Display
 from train.run_folder import open_run_folder, require_mounted
 from train.signals import Signals, Vote
 from train.start import parameters_of, start_from
-from train.state import initial_state
-from train.step import make_eval_step, make_train_step
+from train.step import make_eval_step
 from train.tracing import Trace, parse_steps
+from zoo.checkpoints.run_folder import steps_of
 from zoo.errors import InputError
 from zoo.output_folder import require_folder
 
@@ -97,40 +100,45 @@ def run(
     """
     train, first = config.train, is_first_process()
     last = train.steps if stop_at is None else min(stop_at, train.steps)
-
-    # ---- What is trained, and on what: all that can be wrong is said before anything is written ---------------------
-    together(lambda: (require_mounted(folder), require_folder(folder)))
-    traced = parse_steps(profile, train.steps)
-    run = together(lambda: open_run(config))
-    require_alike(config, run)
-    model, driver, batches = run.model, run.driver, run.batches
-    step_fn = driver.compile(make_train_step(model, run.objective, run.optimizer, train))
-    eval_step = driver.compile_eval(make_eval_step(model, run.objective, train.seed))
-
-    begun = (Path(folder) / "checkpoints").is_dir()
-    loaded = together(lambda: parameters_of(train.start_from, model)) if train.start_from and not begun else None
-
     display = Display(train.steps, quiet=quiet or not first, stream=terminal)
-    watch = Watch(stalled_after)
 
-    with open_run_folder(folder, config, writes=first) as place, Signals() as signals, display, watch:
+    with Watch(stalled_after) as watch, contextlib.ExitStack() as held:
+        # ---- What is trained, and on what: all that can be wrong is said before anything is written -----------------
+        with watch.working("opening what is trained"):
+            together(lambda: (require_mounted(folder), require_folder(folder)))
+            traced = parse_steps(profile, last)
+            run = open_run(config)
+            model, driver, batches, step_fn = run.model, run.driver, run.batches, run.step
+            eval_step = driver.compile_eval(make_eval_step(model, run.objective, train.seed))
+            loaded, begun = None, from_first("begun" if steps_of(folder) else "")
+            if train.start_from and not begun:
+                loaded = parameters_of(train.start_from, model, driver)
+
+        place = held.enter_context(open_run_folder(folder, config, writes=first))
+        signals = held.enter_context(Signals())
+        held.enter_context(display)
+
         # ---- Where it goes on ---------------------------------------------------------------------------------------
-        if first:
-            run.tokenizer.save(place.path / "tokenizer")
-        keep = {"keep_last": train.keep_last, "keep_best": train.keep_best, "keep_every": train.keep_every}
-        checkpoints = together(lambda: Checkpoints(place.checkpoints, **keep))
-        compare({"the last checkpoint": checkpoints.latest()})
-        make = initial_state(model.init, run.optimizer, train.seed)
-        if checkpoints.latest() is None:
-            state, done, meta = driver.init(make), 0, {}
-            if train.start_from:
-                state = start_from(state, parameters_of(train.start_from, model) if loaded is None else loaded)
-            loaded = None
-        else:
-            state, meta = together(lambda: checkpoints.restore(driver.abstract(make)))
-            done = int(state.step)
-            together(lambda: require_data(meta, run.shards, place.path))
-            display.say(f"going on from step {done:,} of {train.steps:,}")
+        with watch.working("finding where it goes on"):
+            together(lambda: run.tokenizer.save(place.path / "tokenizer") if first else None)
+            first_then_others(lambda: make_folder(place.checkpoints))
+            keep = {"keep_last": train.keep_last, "keep_best": train.keep_best, "keep_every": train.keep_every}
+            checkpoints = Checkpoints(place.checkpoints, **keep)
+            newest = json.loads(from_first(json.dumps(checkpoints.latest(), allow_nan=False)))
+            together(lambda: checkpoints.settle(newest))
+            if newest is None:
+                state, done, meta = driver.init(run.make), 0, {}
+                if train.start_from:
+                    state = start_from(state, loaded or parameters_of(train.start_from, model, driver))
+                loaded = None
+            else:
+                state, meta = together(lambda: checkpoints.restore(driver.abstract(run.make)))
+                done = int(state.step)
+                together(lambda: require_data(meta, run, place.path))
+                display.say(f"going on from step {done:,} of {train.steps:,}")
+            if traced and done >= traced[0]:
+                left = "nothing" if done >= traced[1] else f"steps {done + 1} to {traced[1]} alone"
+                display.say(f"profile {profile}: the run goes on from step {done:,}; {left} will be traced")
         board = place.path / "tensorboard" if train.tensorboard else None
         log = MetricsLog(place.metrics, done, board, writes=first)
         ledger = Ledger(
@@ -145,6 +153,7 @@ def run(
         vote, trace = Vote(signals), Trace(place.path / "profile", traced)
         pending: deque[tuple[int, Any, Any]] = deque()
         begun_at, saved_at, valid_loss = done, done, None
+        owed = bool(from_first("owed" if meta.get("owed") and not log.has(done, "valid") else ""))
 
         def catch_up(most: int) -> None:
             """Looks at the numbers of all but the last `most` steps; alone, also at those that are there already."""
@@ -157,34 +166,40 @@ def run(
                 watch.beat(step)
 
         def save() -> None:
-            about = {"config": config.to_dict(), "tokenizer": run.tokenizer.fingerprint}
-            about |= {"data": run.shards.train.digest, "step": done, "ledger": ledger.plain(), "jax": jax.__version__}
-            checkpoints.save(state, about, run.tokenizer.files(), valid_loss)
-            watch.beat(done)
+            about = {"config": config.to_dict(), "tokenizer": run.tokenizer.fingerprint, "owed": owed}
+            about |= data_of(run) | {"step": done, "ledger": ledger.plain(), "jax": jax.__version__}
+            with watch.working("writing the checkpoint before this one"):
+                checkpoints.wait()
+            with watch.working("a checkpoint"):
+                checkpoints.save(state, about, run.tokenizer.files(), valid_loss)
 
-        def look() -> float | None:
-            """Evaluates on the valid split and on the watched text; gives the loss of the first."""
-            found = None
+        def look() -> tuple[float | None, bool]:
+            """Evaluates on the valid split and on the watched text: the loss of the first, and whether it is still owed
+            since a signal broke it off."""
+            found = {}
             for split, rows in (("valid", run.valid), ("watch", run.watched)):
                 if len(rows):
-                    values = evaluate(eval_step, state.params, driver, rows)
-                    watch.beat(done)
-                    log.write(done, split, values | {"tokens": ledger.tokens})
-                    shown = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-                    title = "validation" if split == "valid" else "watched text"
-                    display.say(f"step {done:,}: {title} {shown}")
-                    found = values["loss"] if split == "valid" else found
-            return found
+                    values = evaluate(eval_step, state.params, driver, rows, vote, lambda: watch.beat(done))
+                    if values is None:
+                        return None, True
+                    found[split] = values
+            for split, values in found.items():
+                log.write(done, split, values | {"tokens": ledger.tokens})
+                shown = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+                display.say(f"step {done:,}: {'validation' if split == 'valid' else 'watched text'} {shown}")
+            return found.get("valid", {}).get("loss"), False
 
         # ---- Steps --------------------------------------------------------------------------------------------------
         feed, orderly = iter(()), True
         try:
-            if train.watch and not done:
-                look()
+            vote.count(vote.cast())  # before minutes of compiling
+            if owed or (train.watch and not done):
+                _, owed = look()
             feed = batches.iterate(done, last - done) if done < last else feed
             upcoming = driver.put(next(feed), train.batch_size) if done < last else None
             while done < last and not vote.stop:
-                with trace.step(done + 1):
+                compiles = watch.working("compiling") if done == begun_at else contextlib.nullcontext()
+                with trace.step(done + 1), compiles:
                     state, metrics = step_fn(state, upcoming)
                 done += 1
                 pending.append((done, metrics, vote.cast()))
@@ -197,8 +212,8 @@ def run(
                 if evaluates or saves:
                     catch_up(0)  # no checkpoint of a step that is not known to be finite
                     ledger.pause()
-                    valid_loss = look() if evaluates else None
-                    if saves:
+                    valid_loss, owed = look() if evaluates else (None, False)
+                    if saves and not owed:
                         save()
                         saved_at = done
                     ledger.resume()
@@ -208,7 +223,8 @@ def run(
             if saved_at != done:
                 valid_loss = None
                 save()
-            checkpoints.wait()
+            with watch.working("writing the last checkpoint"):
+                checkpoints.wait()
         except BaseException as error:
             orderly = is_shared(error)
             raise_lost(error)
@@ -238,7 +254,14 @@ def is_first_process() -> bool:
     return jax.process_index() == 0
 
 
-def evaluate(eval_step: Any, params: Any, driver: Driver, batches: Batches) -> dict[str, float]:
+def evaluate(
+    eval_step: Any,
+    params: Any,
+    driver: Driver,
+    batches: Batches,
+    vote: Vote | None = None,
+    beat: Callable[[], None] = lambda: None,
+) -> dict[str, float] | None:
     """Means over every row of a split, the last partial batch included: sums are added up and divided once.
 
     Args:
@@ -246,20 +269,35 @@ def evaluate(eval_step: Any, params: Any, driver: Driver, batches: Batches) -> d
         params: placed by the driver.
         driver: who runs it.
         batches: the split.
+        vote: whether to stop, asked with every batch.
+        beat: called after every batch.
 
     Returns:
-        {"loss": ..., "accuracy": ...}; a loss of several terms is the sum of their means.
+        {"loss": ..., "accuracy": ...}; a loss of several terms is the sum of their means. None where a signal broke it
+        off, in every process.
     """
     sums: dict[str, Pair] = {}
     waiting = deque()
+
+    def take() -> None:
+        nonlocal sums
+        result, cast = waiting.popleft()
+        sums = add(sums, _floats(result))
+        beat()
+        if vote is not None:
+            vote.count(cast)
+
     for number, batch in enumerate(batches.all_rows()):
+        if vote is not None and vote.stop:
+            return None
         # Row ids go on over the batches, so that each row draws masks of its own.
         batch["row_ids"] = batch["row_ids"] + np.int32(number * batches.batch_size)
-        waiting.append(eval_step(params, driver.put(batch, batches.batch_size)))
+        result = eval_step(params, driver.put(batch, batches.batch_size))
+        waiting.append((result, None if vote is None else vote.cast()))
         if len(waiting) > LAG:
-            sums = add(sums, _floats(waiting.popleft()))
-    for result in waiting:
-        sums = add(sums, _floats(result))
+            take()
+    while waiting:
+        take()
     values = divide(sums)
     if "loss" not in values:
         values = {"loss": sum(value for name, value in values.items() if name.endswith("_loss"))} | values
@@ -280,10 +318,23 @@ def diverged_line(step: int, metrics: dict[str, Any], batches: Batches, checkpoi
     )
 
 
-def require_data(meta: dict[str, Any], shards: Shards, folder: Path) -> None:
-    """Raises InputError where a checkpoint was trained on other data than are given now."""
-    if meta["data"] != shards.train.digest:
-        raise InputError(f"{folder} was trained on other data than {shards.folder} holds; take another folder")
+def data_of(run: Opened) -> dict[str, str]:
+    """What a checkpoint keeps of its data: names of the documents of both splits, and of the packing into rows."""
+    return {"data": run.shards.train.digest, "valid": run.shards.valid.digest, "rows": run.batches.rows.index.key}
+
+
+def require_data(meta: dict[str, Any], run: Opened, folder: Path) -> None:
+    """Raises InputError where a checkpoint was trained on other data, or other rows of it, than are given now."""
+    now = data_of(run)
+    for name in ("data", "valid"):
+        if meta.get(name, now[name]) != now[name]:
+            raise InputError(f"{folder} was trained on other data than {run.shards.folder} holds; take another folder")
+    if meta.get("rows", now["rows"]) != now["rows"]:
+        raise InputError(
+            f"{folder} was trained on rows that were packed in another way than this version packs them, and would see "
+            "some twice and others never; go on with the version that began it, or take another folder (start_from "
+            "goes on from this one's parameters)"
+        )
 
 
 def is_ready(metrics: dict[str, Any]) -> bool:

@@ -2,18 +2,21 @@
 
     heartbeats   jax's runtime: a process that is silent for `lost_after` seconds ends all others (code 134)
     broken       a collective that fails because its peer is gone: PeerLost (code 75, "try again")
-    stalled      no step finished for `stalled_after` seconds although all are alive (code 75)
+    stalled      nothing finished for `stalled_after` seconds although all are alive (code 75)
 
-A process that fails alone leaves at once, without waiting at the door for the others.
+A process that fails alone leaves at once, without waiting at the door for the others: with code 2 for wrong input, 75
+for what may pass, such as a disk that does not answer, 1 with a traceback.
 """
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
@@ -22,15 +25,11 @@ import jax
 from train import last_words
 from train.distributed import Job, compare, join, versions
 from train.last_words import AGAIN
-from zoo.command_errors import describe
+from train.peer_lost import PeerLost, raise_lost
+from zoo.command_errors import describe, exit_code
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
-# What the layers below say when the other side is gone, and not of a program that is wrong.
-BROKEN = ("gloo", "connection", "socket closed", "unavailable", "deadline exceeded", "heartbeat", "nccl", "barrier")
-
-
-class PeerLost(Exception):
-    """A collective failed since a process is gone."""
+LINGER = 2.0  # seconds in which others may fail, too: the end of process 0, which coordinates, would end them first
 
 
 @contextlib.contextmanager
@@ -58,14 +57,6 @@ def joined(job: Job) -> Iterator[TextIO | None]:
         _leave(error)
 
 
-def raise_lost(error: BaseException) -> None:
-    """Raises PeerLost where `error` is that of a collective whose other side is gone."""
-    said = " ".join(str(error).split())
-    if isinstance(error, jax.errors.JaxRuntimeError) and jax.process_count() > 1:
-        if any(word in said.lower() for word in BROKEN):
-            raise PeerLost(f"a process was lost ({said[:160]}); {AGAIN}") from error
-
-
 def is_shared(error: BaseException) -> bool:
     """Whether all processes raise this error at the same place, so that they can part in order."""
     alone = jax.process_count() == 1
@@ -81,7 +72,7 @@ class Watch:
 
     def __init__(self, seconds: float):
         self.seconds, self._step, self._last = seconds, 0, time.monotonic()
-        self._over = threading.Event()
+        self._doing, self._over = "", threading.Event()
 
     def __enter__(self) -> "Watch":
         if jax.process_count() > 1:
@@ -89,38 +80,73 @@ class Watch:
         return self
 
     def beat(self, step: int) -> None:
-        """Something was finished: the numbers of `step`, a batch of an evaluation, a save."""
+        """Something was finished: the numbers of `step`, a batch of an evaluation."""
         self._step, self._last = step, time.monotonic()
+
+    @contextlib.contextmanager
+    def working(self, doing: str) -> Iterator[None]:
+        """Around what takes its time and finishes no step: inside, this process's own work counts as a beat.
+
+        Processor time does, as of a compiler, and so do bytes read and written, as of a restore.
+
+        Args:
+            doing: how the line calls it.
+        """
+        before, self._doing, self._last = self._doing, doing, time.monotonic()
+        try:
+            yield
+        finally:
+            self._doing, self._last = before, time.monotonic()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         del kind, error, trace
         self._over.set()
 
     def _look(self) -> None:
-        while not self._over.wait(min(self.seconds / 4, 10.0)):
+        done, pause = own_work(), min(self.seconds / 4, 10.0)
+        while not self._over.wait(pause):
+            before, done = done, own_work()
+            if self._doing and (done[0] - before[0] > pause / 5 or done[1] - before[1] > 2**20):
+                self._last = time.monotonic()
             if time.monotonic() - self._last > self.seconds:
+                at = f" ({self._doing})" if self._doing else ""
                 end(
                     f"process {jax.process_index()} of {jax.process_count()}: nothing was finished for "
-                    f"{self.seconds:g} s after step {self._step}; look for a process that waits for its disk or its "
-                    f"data, or give a longer stalled_after; {AGAIN}",
+                    f"{self.seconds:g} s after step {self._step}{at}; look for a process that waits for its disk or "
+                    f"its data, or give a longer stalled_after; {AGAIN}",
                     TRY_AGAIN,
                 )
 
 
-def end(line: str, code: int) -> None:
-    """Says a line and ends this process at once, without a word to the others."""
+def own_work() -> tuple[float, int]:
+    """(seconds of processor time, bytes read and written) of this process; 0 bytes where the system does not tell."""
+    moved = 0
+    with contextlib.suppress(OSError):
+        moved = sum(map(int, re.findall(r"^[rw]char: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)))
+    return time.process_time(), moved
+
+
+def end(line: str, code: int, linger: float = 0.0) -> None:
+    """Says a line and ends this process, without a word to the others, at once or `linger` seconds later."""
     sys.stdout.flush()
     print(f"error: {line}", file=sys.stderr, flush=True)
+    time.sleep(linger)
     os._exit(code)
 
 
 def _leave(error: BaseException) -> None:
+    try:
+        raise_lost(error)
+    except PeerLost as lost:
+        error = lost
     if isinstance(error, PeerLost):
         end(str(error), TRY_AGAIN)
     if isinstance(error, KeyboardInterrupt):  # also SIGTERM before the run has begun to listen
         end("interrupted", 143 if type(error).__name__ == "Terminated" else 130)
     line = describe(error)
-    if line is not None and not os.environ.get("ONEBLOCK_TRACEBACK"):
-        end(f"process {jax.process_index()} of {jax.process_count()}: {line}", 2)
-    traceback.print_exception(error)
-    end(f"process {jax.process_index()} of {jax.process_count()} failed; the traceback is above", 1)
+    told = line is not None and not os.environ.get("ONEBLOCK_TRACEBACK")
+    if not told:
+        traceback.print_exception(error)
+        line = "failed; the traceback is above"
+    line = f"process {jax.process_index()} of {jax.process_count()}{':' if told else ''} {line}"
+    end(line, exit_code(error) if told else 1, LINGER if jax.process_index() == 0 else 0.0)

@@ -5,12 +5,14 @@
     pmap    data parallel over all local devices. JAX keeps pmap in maintenance mode: new work belongs on "mesh"
 
 A driver's face: row_shards; sizes, {axis: devices}; init(make) -> state placed where it lives; abstract(make) ->
-shapes with shardings, for restoring; rows(batch_size) -> those that this process feeds; put(batch, batch_size) ->
-device arrays; compile(step) -> callable(state, host batch), which gives the state's buffers away; compile_eval(step) ->
+shapes with shardings, for restoring; rows(batch_size) -> those that this process feeds; shapes(batch) -> what put
+would give of it; put(batch, batch_size) -> device arrays; compile(step) -> callable(state, host batch), which gives the
+state's buffers away, and whose lower(abstract state, shapes) traces it before there is a state; compile_eval(step) ->
 callable(params, host batch).
 What a mesh is, and its axes: train/mesh_axes.py.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -54,6 +56,10 @@ class JitDriver:
     def rows(self, batch_size: int) -> np.ndarray:
         """[b]: the rows of a batch that this process feeds: all."""
         return np.arange(batch_size)
+
+    def shapes(self, batch: Any) -> Any:
+        """A global batch (arrays or shapes) as it is placed: shapes with shardings."""
+        return _with_shardings(batch, lambda tree: _all(tree, SingleDeviceSharding(self.device)))
 
     def put(self, batch: Any, batch_size: int | None = None) -> Any:
         """Starts the copy of a host batch to the device."""
@@ -106,7 +112,13 @@ class MeshDriver:
 
     def rows(self, batch_size: int) -> np.ndarray:
         """[b]: the rows of a batch that this process feeds; processes that share rows feed the same."""
+        _check_rows(batch_size, self.row_shards)
         return rows_here(self._batch_sharding(), batch_size)
+
+    def shapes(self, batch: Any) -> Any:
+        """A global batch (arrays or shapes) as it is placed: shapes with shardings."""
+        _check_rows(_rows_of(batch), self.row_shards)
+        return _with_shardings(batch, lambda tree: _all(tree, self._batch_sharding()))
 
     def put(self, batch: Any, batch_size: int | None = None) -> Any:
         """Starts the copy of rows to this process's devices.
@@ -118,7 +130,7 @@ class MeshDriver:
         sharding = self._batch_sharding()
         if batch_size is not None:
             return jax.tree.map(partial(place, sharding, self.rows(batch_size), batch_size), batch)
-        _check_rows(batch, self.row_shards)
+        _check_rows(_rows_of(batch), self.row_shards)
         # Arrays may differ in rows: the options of a question stand below each other.
         return jax.tree.map(lambda x: place(sharding, np.arange(len(x)), len(x), x), batch)
 
@@ -127,15 +139,7 @@ class MeshDriver:
 
     def compile(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """(state, batch) -> (state, metrics); the state given is used up, and comes out sharded as it went in."""
-        compiled = {}
-
-        def run(state, batch):
-            if "step" not in compiled:
-                compiled["step"] = _kept_in_place(step, state)
-            with jax.set_mesh(self.mesh):
-                return compiled["step"](state, self._placed(batch))
-
-        return run
+        return _Compiled(self.mesh, self._placed, partial(_kept_in_place, step))
 
     def trace(self, step: Callable[..., Any], state: Any, batch: Any) -> Any:
         """The program that `compile` would run, traced and not compiled: `.jaxpr`, `.lower()`, `.lower().compile()`.
@@ -145,9 +149,7 @@ class MeshDriver:
             state: what `abstract` gives; nothing is allocated.
             batch: shapes and dtypes of the global batch (ShapeDtypeStructs, or arrays).
         """
-        rows = NamedSharding(self.mesh, partition.batch_spec(self.mesh))
-        _check_rows(batch, self.row_shards)
-        batch = _with_shardings(batch, lambda tree: _all(tree, rows))
+        batch = self.shapes(batch)
         with jax.set_mesh(self.mesh):
             return _kept_in_place(step, state).trace(state, batch)
 
@@ -196,13 +198,20 @@ class PmapDriver:
 
     def rows(self, batch_size: int) -> np.ndarray:
         """[b]: the rows of a batch that this process feeds: all."""
+        _check_rows(batch_size, len(self.local))
         return np.arange(batch_size)
+
+    def shapes(self, batch: Any) -> Any:
+        """A batch (arrays or shapes) as it is placed: shapes of [devices, rows a device, ...]."""
+        count = len(self.local)
+        _check_rows(_rows_of(batch), count)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, x.shape[0] // count, *x.shape[1:]), x.dtype), batch)
 
     def put(self, batch: Any, batch_size: int | None = None) -> Any:
         """Rows as [devices, rows a device, ...]."""
         del batch_size
         count = len(self.local)
-        _check_rows(batch, count)
+        _check_rows(_rows_of(batch), count)
         return jax.tree.map(lambda x: np.asarray(x).reshape(count, -1, *np.shape(x)[1:]), batch)
 
     def compile(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -223,11 +232,10 @@ class PmapDriver:
             donate_argnums=donate,
         )
 
-        def run(carried, batch):
-            placed = batch["row_ids"].ndim == 2
-            return mapped(carried, batch if placed else self.put(batch))
+        def placed(batch):
+            return batch if batch["row_ids"].ndim == 2 else self.put(batch)
 
-        return run
+        return _Compiled(None, placed, lambda carried: mapped)
 
     def _everywhere(self):
         return NamedSharding(make_mesh({"data": len(self.local)}, list(self.local)), PartitionSpec())
@@ -261,6 +269,36 @@ def make_driver(
     return PmapDriver(tuple(devices))
 
 
+class _Compiled:
+    """A program that is made at its first call, or before it from shapes alone; the call then finds it made.
+
+    Args:
+        mesh: under which it runs, or None.
+        placed: a host batch -> device arrays.
+        make: the first argument, or its shapes -> the jitted function.
+    """
+
+    def __init__(self, mesh: Mesh | None, placed: Callable[[Any], Any], make: Callable[[Any], Any]):
+        self._mesh, self._placed, self._make, self._function = mesh, placed, make, None
+
+    def __call__(self, carried: Any, batch: Any) -> Any:
+        with self._under():
+            return self._of(carried)(carried, self._placed(batch))
+
+    def lower(self, carried: Any, batch: Any) -> Any:
+        """Traces and lowers for shapes: what a driver's `abstract` and `shapes` give."""
+        with self._under():
+            return self._of(carried).lower(carried, batch)
+
+    def _of(self, carried):
+        if self._function is None:
+            self._function = self._make(carried)
+        return self._function
+
+    def _under(self):
+        return contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
+
+
 def _kept_in_place(step, state):
     kept = jax.tree.map(lambda x: x.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=(kept, None))
@@ -276,8 +314,11 @@ def _with_shardings(shapes, shardings_of):
     )
 
 
-def _check_rows(batch, ways):
-    rows = jax.tree.leaves(batch)[0].shape[0]
+def _rows_of(batch):
+    return jax.tree.leaves(batch)[0].shape[0]
+
+
+def _check_rows(rows, ways):
     if rows % ways:
         raise InputError(
             f"{rows} rows a batch cannot be split over {ways} devices; make batch_size a multiple of {ways}"

@@ -4,6 +4,7 @@ A mesh has these axes in this order, outermost first, however they were named: n
 neighbours on the wires. With `slice`, the other axes lie inside a slice of a pod, on its own fast network.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,8 @@ def make_mesh(axes: Mapping[str, int] | str = "", devices: list[jax.Device] | No
         devices: all of the program's by default.
 
     Raises:
-        InputError: an unknown axis, or sizes whose product is not the number of devices, or another number of slices
-            than the devices come in.
+        InputError: an unknown axis, or sizes whose product is not the number of devices, or, on TPUs, another number of
+            slices than the devices come in.
     """
     devices = jax.devices() if devices is None else list(devices)
     sizes = dict(axes) if isinstance(axes, Mapping) else parse_axes(axes)
@@ -36,11 +37,8 @@ def make_mesh(axes: Mapping[str, int] | str = "", devices: list[jax.Device] | No
     sizes = _filled({name: sizes[name] for name in partition.MESH_AXES if name in sizes}, len(devices))
     automatic = {"axis_types": (AxisType.Auto,) * len(sizes)}
     slices = _count_slices(devices)
-    if slices > 1 and sizes.get("slice", 1) != slices:
-        raise InputError(
-            f'mesh "{_shown(sizes)}": the devices come in {slices} slices; name them, as in '
-            f'"slice={slices},fsdp={len(devices) // slices}"'
-        )
+    if devices[0].platform == "tpu":
+        check_slices(sizes, slices, len(devices))
     from jax.experimental import mesh_utils
 
     split = {"allow_split_physical_axes": True}  # as fsdp=128,tensor=2 splits the 16 x 16 of a v5e pod
@@ -66,6 +64,29 @@ def default_axes(devices: list[jax.Device]) -> dict[str, int]:
     return ({"slice": slices} if slices > 1 else {}) | {"fsdp": len(devices) // slices}
 
 
+def check_slices(sizes: Mapping[str, int], slices: int, count: int) -> None:
+    """Refuses an axis `slice` that is not the slices of a pod: what it sends goes over the network between them.
+
+    Args:
+        sizes: {axis: size} of a mesh.
+        slices: of the pod.
+        count: devices in all.
+
+    Raises:
+        InputError: so it is; the nearest mesh is named.
+    """
+    if sizes.get("slice", 1) == slices:
+        return
+    if slices == 1:
+        rows = {"data": sizes["slice"] * sizes.get("data", 1)}
+        near = rows | {name: size for name, size in sizes.items() if name not in ("slice", "data")}
+        raise InputError(f'mesh "{_shown(sizes)}": the devices come in one slice; did you mean "{_shown(near)}"?')
+    raise InputError(
+        f'mesh "{_shown(sizes)}": the devices come in {slices} slices; name them, as in '
+        f'"slice={slices},fsdp={count // slices}"'
+    )
+
+
 def parse_axes(text: str) -> dict[str, int]:
     """{"fsdp": 4, "tensor": 2} of "fsdp=4,tensor=2"; nothing of "" and "auto".
 
@@ -76,7 +97,7 @@ def parse_axes(text: str) -> dict[str, int]:
     text = text.replace(" ", "")
     for part in filter(None, "" if text == "auto" else text.split(",")):
         name, _, size = part.partition("=")
-        if not size.removeprefix("-").isdigit() or int(size) < -1 or int(size) == 0:
+        if not size.removeprefix("-").isdecimal() or int(size) < -1 or int(size) == 0:
             raise InputError(f'mesh part "{part}" is not of the form axis=size, such as "data=8" or "fsdp=4,tensor=2"')
         if name in sizes:
             raise InputError(f'mesh "{text}" names {name} twice')
@@ -87,22 +108,67 @@ def parse_axes(text: str) -> dict[str, int]:
 
 
 def check_tensor(mesh: Mesh, shapes: Any) -> None:
-    """Refuses an axis `tensor` that splits nothing of a model: its devices would all do the same work.
+    """Refuses an axis `tensor` that does not split heads and feed-forward: its devices would do the same work.
 
     Args:
         mesh: any.
         shapes: the parameters' (or a train state's).
 
     Raises:
-        InputError: so it is; sizes that would split something are named.
+        InputError: so it is; sizes that would split them are named.
     """
     ways = mesh.shape.get("tensor", 1)
-    if ways == 1 or _splits(ways, shapes):
+    if ways == 1:
         return
-    sizes = [n for n in range(2, mesh.size + 1) if mesh.size % n == 0 and _splits(n, shapes)]
+    widths: dict[str, set[int]] = {"heads": set(), "key-value heads": set(), "FFN units": set()}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        for pattern, (what, dim) in _SPLIT.items():
+            if re.search(pattern, partition.path_string(path)) and len(leaf.shape) >= -dim:
+                widths[what].add(leaf.shape[dim])
+    check_widths(ways, widths, mesh.size)
+    if not _splits(ways, shapes):
+        sizes = [n for n in range(2, mesh.size + 1) if mesh.size % n == 0 and _splits(n, shapes)]
+        raise InputError(
+            f"mesh axis tensor={ways} divides no heads, FFN width or vocabulary of this model; "
+            + (f"sizes that do: {', '.join(map(str, sizes))}" if sizes else 'leave "tensor" out')
+        )
+
+
+# Where a kernel's path ends, and the dimension in which `tensor` splits its work.
+_SPLIT = {
+    r"(^|/)(attention|cross)/query/kernel$": ("heads", -2),
+    r"(^|/)(attention|cross)/key/kernel$": ("key-value heads", -2),
+    r"(^|/)mlp/(expert_\d+/)?up/kernel$": ("FFN units", -1),
+}
+
+
+def check_widths(ways: int, widths: Mapping[str, Any], count: int) -> None:
+    """Refuses a size of `tensor` that leaves heads or the feed-forward whole on each device.
+
+    Args:
+        ways: the size.
+        widths: numbers of "heads", of "key-value heads" (which may also be fewer than the devices, if they divide
+            them: each then lies on several), of "FFN units".
+        count: devices of the mesh.
+
+    Raises:
+        InputError: so it is; the nearest sizes that the devices allow are named.
+    """
+
+    def trouble(n: int) -> str:
+        for what, numbers in widths.items():
+            for number in sorted(numbers):
+                if number % n and not (what == "key-value heads" and number < n and n % number == 0):
+                    return f"{number} {what}"
+        return ""
+
+    if not (said := trouble(ways)):
+        return
+    going = [n for n in range(2, count + 1) if count % n == 0 and not trouble(n)]
+    near = [*[n for n in going if n < ways][-1:], *[n for n in going if n > ways][:1]]
     raise InputError(
-        f"mesh axis tensor={ways} divides no heads, FFN width or vocabulary of this model; "
-        + (f"sizes that do: {', '.join(map(str, sizes))}" if sizes else 'leave "tensor" out')
+        f"mesh axis tensor={ways} does not divide {said} of this model; "
+        + (f"the nearest sizes that do: {', '.join(map(str, near))}" if near else 'leave "tensor" out')
     )
 
 

@@ -3,6 +3,7 @@
 Several processes open alike: what one cannot read, none begins with, and what differs among them is named.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,13 @@ import zoo
 from train.config import RunConfig, TrainConfig
 from train.data.pipeline import Batches, open_batches
 from train.data.shards import Shards, open_shards
-from train.distributed import compare
+from train.distributed import compare, first_then_others, together
 from train.mesh import Driver, make_driver
 from train.mesh_axes import check_sequence
 from train.objectives import make_objective
 from train.optimizer import make_optimizer
+from train.state import TrainState, initial_state
+from train.step import make_train_step
 from zoo.errors import InputError
 from zoo.summary import summarise
 
@@ -29,6 +32,8 @@ class Opened:
 
     Attributes:
         model, shards, tokenizer, driver, objective, optimizer: as the config says.
+        make: makes the state before the first step, for the driver to trace.
+        step: the compiled training step; traced and lowered, so that whatever it refuses was said.
         batches, valid: of the train and of the valid split, this process's rows.
         watched: of the text to watch; () where there is none.
     """
@@ -39,33 +44,57 @@ class Opened:
     driver: Driver
     objective: Any
     optimizer: optax.GradientTransformation
+    make: Callable[[], TrainState]
+    step: Callable[..., Any]
     batches: Batches
     valid: Batches
     watched: Batches | tuple[()]
 
 
 def open_run(config: RunConfig) -> Opened:
-    """Opens data, vocabulary and devices.
+    """Opens data, vocabulary and devices, and traces the step: what its mesh, its micro-batches or a kernel refuse is
+    said before anything is written. Nothing is traced twice: the first step compiles what is lowered here.
+
+    Of several processes all call it; settings and data are compared, and the first makes the index of rows, which the
+    others find where they share the shards.
 
     Raises:
-        InputError: what cannot be trained.
+        InputError: what cannot be trained, in every process.
     """
+    train = config.train
+    model, shards, watched, tokenizer, driver = together(lambda: _parts(config))
+    require_alike(config, shards, watched, tokenizer)
+    places = driver.rows(train.batch_size) if jax.process_count() > 1 else None
+
+    def rows():
+        split = open_splits(config, shards, tokenizer, places)
+        return *split, (open_watched(config, watched, tokenizer, places) if watched else ())
+
+    batches, valid, watched = first_then_others(rows)
+    objective, optimizer = make_objective(train, model, tokenizer, driver.row_shards), make_optimizer(train)
+    make = initial_state(model.init, optimizer, train.seed)
+    step = driver.compile(make_train_step(model, objective, optimizer, train))
+    batch = {name: jax.ShapeDtypeStruct(*told) for name, told in batches.shapes().items()}
+    together(lambda: step.lower(driver.abstract(make), driver.shapes(batch)))
+    return Opened(model, shards, tokenizer, driver, objective, optimizer, make, step, batches, valid, watched)
+
+
+def _parts(config: RunConfig) -> tuple[zoo.Model, Shards, Shards | None, zoo.Tokenizer, Driver]:
     train, model = config.train, zoo.create(config.model)
     if jax.process_count() > 1 and train.driver == "jit":
         raise InputError('driver "jit" runs on one device; use driver "mesh" with several processes')
     shards = open_shards(train.data)
+    watched = open_shards(train.watch) if train.watch else None
     tokenizer = zoo.load_tokenizer(shards.folder)
     driver = make_driver(train.driver, train.mesh)
     check_sequence(driver.sizes, train.seq_len)
-    objective = make_objective(train, model, tokenizer, driver.row_shards)
-    optimizer = make_optimizer(train)
-    places = driver.rows(train.batch_size) if jax.process_count() > 1 else None
-    batches, valid = open_splits(config, shards, tokenizer, places)
-    watched = open_watched(config, tokenizer, places)
-    return Opened(model, shards, tokenizer, driver, objective, optimizer, batches, valid, watched)
+    driver.rows(train.batch_size)  # refuses a batch that its devices cannot share
+    make_objective(train, model, tokenizer, driver.row_shards)
+    make_optimizer(train)
+    return model, shards, watched, tokenizer, driver
 
 
-def require_alike(config: RunConfig, opened: Opened) -> None:
+def require_alike(config: RunConfig, shards: Shards, watched: Shards | None, tokenizer: zoo.Tokenizer) -> None:
     """Refuses processes with other settings or other data than the first; paths may differ.
 
     Raises:
@@ -77,11 +106,11 @@ def require_alike(config: RunConfig, opened: Opened) -> None:
         for name, value in table.items()
         if name not in ("data", "watch", "start_from")
     }
-    watched = opened.watched.rows.split.digest if opened.watched else ""
     compare(
         settings
-        | {"the text to watch": watched, "the data": opened.shards.train.digest + opened.shards.valid.digest}
-        | {"the tokenizer": opened.tokenizer.fingerprint, "devices a process": jax.local_device_count()}
+        | {"the text to watch": watched.valid.digest if watched else ""}
+        | {"the data": shards.train.digest + shards.valid.digest}
+        | {"the tokenizer": tokenizer.fingerprint, "devices a process": jax.local_device_count()}
     )
 
 
@@ -95,12 +124,9 @@ def open_splits(
 
 
 def open_watched(
-    config: RunConfig, tokenizer: zoo.Tokenizer, places: np.ndarray | None = None
-) -> Batches | tuple[()]:
-    """Batches of the text to watch, its valid split; () where there is none to watch."""
-    if not config.train.watch:
-        return ()
-    shards = open_shards(config.train.watch)
+    config: RunConfig, shards: Shards, tokenizer: zoo.Tokenizer, places: np.ndarray | None = None
+) -> Batches:
+    """Batches of the text to watch: the valid split of its shards."""
     if not len(shards.valid):
         raise InputError(f"the shards to watch, {shards.folder}, hold no validation documents")
     return open_batches(shards, tokenizer, split="valid", places=places, **_rows(config.train))

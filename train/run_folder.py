@@ -7,19 +7,24 @@ tokenizer/       what zoo.load_tokenizer reads
 loss.png         drawn at the end
 """
 
+import errno
 import json
 import os
 import re
+import sys
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 from train.config import RunConfig
-from train.distributed import first_then_others, gather, together
+from train.distributed import first_then_others, from_first, together
+from zoo.checkpoints.run_folder import steps_of
 from zoo.errors import InputError
 from zoo.output_folder import held
 
+HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # what flock says of a lock that another process has
+LEASE = 120.0  # seconds that a restart waits for one: NFS keeps that of a host that is gone for the length of its lease
 PARTS = ("config.json", "metrics.jsonl", "checkpoints", "tokenizer", "tensorboard", "loss.png")
 
 
@@ -60,9 +65,12 @@ def open_run_folder(path: str | Path, config: RunConfig, *, writes: bool = True)
     Raises:
         InputError: as RunFolder, in every process; also where they do not share the folder.
     """
-    place = first_then_others(lambda: RunFolder(path, config, writes=writes))
+    import jax
+
+    several = jax.process_count() > 1
+    place = first_then_others(lambda: RunFolder(path, config, writes=writes, waits=several))
     try:
-        mark = gather(place.mark)[0]
+        mark = from_first(place.mark)
         together(lambda: place.require_mark(mark))
     except BaseException:
         place.close()
@@ -75,15 +83,18 @@ class RunFolder:
 
     Args:
         path: where.
-        config: the run's. Where the folder has one already, it must be the same in all that matters for the numbers.
+        config: the run's. Where the folder has one already, and a step or a number of it, it must be the same in all
+            that matters for the numbers.
         writes: whether this process makes, locks and fills the folder; of several in one run the first alone does.
+        waits: whether to wait for a lock in the folder of a run that has begun: a job that is started again may come
+            before the locks of a host that was lost are given up.
 
     Raises:
         InputError: a folder of other things; other settings than the folder's, naming them; another process at work in
             it; a folder that cannot be written.
     """
 
-    def __init__(self, path: str | Path, config: RunConfig, *, writes: bool = True):
+    def __init__(self, path: str | Path, config: RunConfig, *, writes: bool = True, waits: bool = False):
         self.path, self.writes, self._lock, self.mark = Path(path).absolute(), writes, None, ""
         require_own(self.path)
         try:
@@ -93,7 +104,7 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"cannot write to {self.path} ({error.strerror or error})") from error
         try:
-            self._hold()
+            self._hold(waits)
             self._settle(config)
         except BaseException:
             self.close()
@@ -133,19 +144,33 @@ class RunFolder:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _hold(self):
+    def has_begun(self) -> bool:
+        """Whether a step was saved or a number logged: until then the settings may still be changed."""
+        logged = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        return logged or bool(steps_of(self.path))
+
+    def _hold(self, waits: bool):
         if self._lock is None:
             return
         try:
             import fcntl
         except ImportError:  # no such locks on this system
             return
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                f"another process is training in {self.path}; wait for it, or take another folder"
-            ) from None
+        until, told = time.monotonic() + (LEASE if waits and self.has_begun() else 0.0), False
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in HELD:  # a file system without locks, such as Lustre mounted without -o flock
+                    _say(f"{self.path} lies where no file can be locked ({error.strerror}): let one run alone use it")
+                    break
+            if time.monotonic() > until:
+                raise InputError(f"another process is training in {self.path}; wait for it, or take another folder")
+            if not told:
+                _say(f"{self.path} is still locked, maybe by a process that is gone: waiting up to {LEASE:g} s for it")
+                told = True
+            time.sleep(1.0)
         self.mark = uuid.uuid4().hex
         self._lock.truncate(0)
         self._lock.write(self.mark)
@@ -154,7 +179,7 @@ class RunFolder:
 
     def _settle(self, config: RunConfig):
         path = self.path / "config.json"
-        if path.exists() and "train" in _json(path):
+        if path.exists() and "train" in _json(path) and self.has_begun():
             changes = RunConfig.load(path).changes(config)
             if changes:
                 told = "; ".join(changes)
@@ -164,6 +189,10 @@ class RunFolder:
                 )
         if self.writes:
             config.save(path)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -22,13 +22,15 @@ kernel. Each kernel honours all that it is given or refuses by name; none may ig
 
 "auto" takes einsum where weights are asked for; ring or gathered on a mesh that splits tokens (gathered where all keys
 and values are no larger than a device's own queries); splash on a TPU from SPLASH_FROM tokens where it honours the call
-exactly (in place of gathered, too); else xla where it honours the call, and einsum where it does not.
+exactly (in place of gathered, too); cudnn on NVIDIA GPUs from Ampere on where it takes the call in 16 bit
+(_cudnn_takes); else xla where it honours the call, and einsum where it does not, or where a CPU has few queries.
 
 References: Vaswani et al. 2017, 3.2; Ainslie et al. 2023 (grouped heads); Rabe and Staats 2021 and Dao et al. 2022
 (blockwise softmax: memory linear in length, the work still quadratic).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +45,8 @@ from zoo.remat import mark
 from zoo.ring_attention import better_way, split_attention, splits_tokens
 from zoo.splash import SPLASH_FROM, splash_attention, splash_divides, splash_refuses
 
+# Queries of a step of generation, at most: with so few, CPUs multiply fastest as einsum has it.
+FEW_QUERIES = 16
 KERNELS = ("auto", "xla", "cudnn", "blockwise", "ring", "gathered", "splash", "splash_interpreted", "einsum")
 
 
@@ -98,7 +102,7 @@ def attend(
         if asked
     ]
     if kernel == "auto":
-        kernel = _choose(query, key, mask, bias, dropout, wants, return_weights)
+        kernel = _choose(query, key, value, mask, bias, dropout, wants, return_weights)
     if kernel == "einsum":
         out, weights = einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights, see)
         return mark(out, "attention_result"), weights
@@ -120,7 +124,7 @@ def attend(
     return mark(_library_attention(query, key, value, mask, bias, scale, kernel), "attention_result"), None
 
 
-def _choose(query, key, mask, bias, dropout, wants, return_weights):
+def _choose(query, key, value, mask, bias, dropout, wants, return_weights):
     """The kernel that "auto" stands for."""
     if return_weights:
         return "einsum"
@@ -133,15 +137,41 @@ def _choose(query, key, mask, bias, dropout, wants, return_weights):
     if splits_tokens(query, key):
         way = better_way(query, key)
         return "splash" if flash and way == "gathered" and splash_divides(query, key) else way
-    return "splash" if flash else "einsum" if wants else "xla"
+    if flash or wants or (platform == "cpu" and query.shape[1] <= FEW_QUERIES):
+        return "splash" if flash else "einsum"
+    return "cudnn" if platform in ("gpu", "cuda") and _cudnn_takes(query, key, value, bias, mesh) else "xla"
+
+
+def _cudnn_takes(query, key, value, bias, mesh):
+    """Whether cuDNN's fused attention is sure to take a call whose mask may be any: it goes in as a bias of 16 bit.
+
+    16 bit throughout; head_dim a multiple of 8 up to 128 (256 on some chips); as many keys as queries, an even number
+    (its backward pass with a mask asks it); no bias, which would be rounded; tokens whole on each device.
+    """
+    length, head_dim = query.shape[1], query.shape[3]
+    half = all(x.dtype == query.dtype for x in (key, value)) and query.dtype in (jnp.bfloat16, jnp.float16)
+    shaped = key.shape[1] == length and length % 2 == 0 and head_dim % 8 == 0 and head_dim <= 128
+    shaped = shaped and value.shape == key.shape and key.shape[3] == head_dim
+    whole = mesh is None or mesh.shape.get("sequence", 1) == 1
+    return half and shaped and bias is None and whole and _cuda_capability() >= 8.0
+
+
+def _cuda_capability() -> float:
+    """CUDA's number for the generation of GPUs here, 8.0 for A100; 0 for other makers' and without any."""
+    try:
+        return float(getattr(jax.local_devices(backend="gpu")[0], "compute_capability", 0))
+    except (RuntimeError, ValueError, TypeError):  # no GPU; "gfx90a" on ROCm
+        return 0.0
 
 
 def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, return_weights, see=None):
     """The formula written out; arguments as in attend. Scores and softmax are float32."""
     batch, length, heads, head_dim = query.shape
     key_length, kv_heads = key.shape[1:3]
-    grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, key, preferred_element_type=jnp.float32)
+    # Products of [rows, in] and [in, out] for each row and key-value head: what lies by heads (zoo.cache) is not copied.
+    grouped = query.swapaxes(1, 2).reshape(batch, kv_heads, -1, head_dim)
+    key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
+    scores = _by_heads(grouped, key, 3, preferred_element_type=jnp.float32)
     scores = scores.reshape(batch, heads, length, key_length) * scale
     if soft_cap is not None:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
@@ -153,9 +183,14 @@ def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, re
         index = jnp.arange(heads * length * key_length, dtype=jnp.uint32).reshape(heads, length, key_length)
         weights = jnp.where(keep(dropout, index), weights / (1.0 - dropout.rate), 0.0)
     weights = weights if see is None else see("weights", weights)
-    grouped_weights = weights.astype(value.dtype).reshape(batch, kv_heads, heads // kv_heads, length, key_length)
-    out = jnp.einsum("bkgts,bskh->btkgh", grouped_weights, value)
-    return out.reshape(batch, length, heads, head_dim), weights if return_weights else None
+    out = _by_heads(weights.astype(value.dtype).reshape(batch, kv_heads, -1, key_length), value, 2)
+    out = out.reshape(batch, heads, length, head_dim).swapaxes(1, 2)
+    return out, weights if return_weights else None
+
+
+def _by_heads(a: jax.Array, b: jax.Array, axis: int, **settings: Any) -> jax.Array:
+    """[B, K, R, C] by b [B, K, ...], over the last axis of a and `axis` of b."""
+    return jax.lax.dot_general(a, b, (((3,), (axis,)), ((0, 1), (0, 1))), **settings)
 
 
 def masked_softmax(scores: jax.Array, seen: jax.Array | None) -> jax.Array:

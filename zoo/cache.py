@@ -1,5 +1,8 @@
 """The key-value cache: an argument and a result, never hidden state.
 
+Heads stand before slots, as the products of attention read them: in the other order a CPU writes out all keys and values
+anew for every token.
+
 Slots fill from the left. A slot remembers whether its token was real, which segment it belonged to and how many real
 tokens of that segment came before it, so ragged prompts, padded on either side, go on as if each were alone.
 
@@ -10,12 +13,14 @@ tokens of that segment came before it, so ragged prompts, padded on either side,
 | int8     | 2 H + 8                       | 1/254 of the largest number of a token's head, at most: symmetric, one   |
 |          |                               | float32 scale for each token and head, read back as floats for attention |
 
-With int8 an attention's output moves by at most max|v| (1/254 + e^(2 e) - 1), e = |q|_1 max|k| score_scale / 254.
+An attention's output moves by at most max|v| (r + e^(2 e) - 1), e = |q|_1 max|k| score_scale r, r = 1/254 with int8 and
+2^-9 with bfloat16.
 
 In a ring cache a layer of window w keeps w slots and no more: token s lies in slot s mod w, over the one that has just
 left the window. What is kept of a slot (valid, order, segments: 9 bytes) is kept for all of them in any case.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -33,7 +38,7 @@ CACHE_DTYPES = ("float32", "bfloat16", "float16", "int8")
 
 @struct.dataclass
 class Quantised:
-    """Numbers as int8 times a scale: numbers int8 [..., B, S, K, H], scales float32 [..., B, S, K, 1]."""
+    """Numbers as int8 times a scale: numbers int8 [..., B, K, S, H], scales float32 [..., B, K, S, 1]."""
 
     numbers: jax.Array
     scales: jax.Array
@@ -52,8 +57,8 @@ class Cache:
     """What the decoder remembers.
 
     Attributes:
-        keys, values: [L', B, S, K, H] stacked for scanned models (L' = repeats, one entry of the tuple a pattern slot,
-            then one [B, S, K, H] for each layer of a repeat cut short), or a tuple of L arrays [B, S, K, H]; Quantised
+        keys, values: [L', B, K, S, H] stacked for scanned models (L' = repeats, one entry of the tuple a pattern slot,
+            then one [B, K, S, H] for each layer of a repeat cut short), or a tuple of L arrays [B, K, S, H]; Quantised
             where they are int8. S is the window of a layer that keeps a ring.
         valid: bool [B, S], real tokens.
         order: int32 [B, S], count of real tokens before this one in its segment.
@@ -76,7 +81,7 @@ class Cache:
     @property
     def ring(self) -> bool:
         """Whether some layer keeps fewer slots than there are."""
-        return any(keys.shape[-3] < self.capacity for keys in self.keys)
+        return any(keys.shape[-2] < self.capacity for keys in self.keys)
 
 
 def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None = None, ring: bool = False) -> Cache:
@@ -101,9 +106,8 @@ def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None =
     dtype = config.dtype if dtype is None else jnp.dtype(dtype).name if hasattr(dtype, "dtype") else str(dtype)
     if dtype not in CACHE_DTYPES:
         raise InputError(f'cache dtype "{dtype}" is none of {", ".join(CACHE_DTYPES)}{nearest(dtype, CACHE_DTYPES)}')
-    ring = ring and config.positions != "relative"
-    slots = [min(length, layer.window) if ring and layer.window else length for layer in config.layer_pattern]
-    shapes = [(batch, slots[i % len(slots)], config.num_kv_heads, config.head_dim) for i in range(config.num_layers)]
+    slots = _slots(config, length, ring)
+    shapes = [(batch, config.num_kv_heads, slots[i % len(slots)], config.head_dim) for i in range(config.num_layers)]
     if config.scan:
         stacked = [(config.num_repeats, *shapes[i]) for i in range(len(slots))]
         shapes = stacked + shapes[config.num_layers - config.num_tail :]
@@ -129,6 +133,52 @@ def init_cache(config: ModelConfig, batch: int, length: int, dtype: str | None =
     )
 
 
+def _slots(config: ModelConfig, length: int, ring: bool) -> list[int]:
+    """Slots of each layer of the pattern."""
+    ring = ring and config.positions != "relative"
+    return [min(length, layer.window) if ring and layer.window else length for layer in config.layer_pattern]
+
+
+@functools.partial(jax.jit, static_argnames=("config", "length", "ring"))
+def grow(cache: Cache, *, config: ModelConfig, length: int, ring: bool = False) -> Cache:
+    """The same cache with room for `length` tokens: the new slots are empty, and all that was in it stays.
+
+    Attention costs what the slots cost, filled or not: a text that may become long starts in few.
+
+    Args:
+        cache: of this config.
+        length: slots, at least those there are.
+        ring: as the cache was made; layers that have not yet filled their window get slots up to it.
+
+    Raises:
+        InputError: what init_cache refuses; fewer slots than there are; a rotary scaling by length, whose angles go by
+            the capacity.
+    """
+    if length < cache.capacity:
+        raise InputError(f"a cache of {cache.capacity} slots does not shrink to {length}")
+    if config.positions == "learned" and length > config.max_positions:
+        raise InputError(f"cache length {length} exceeds the model's {config.max_positions} positions")
+    if config.rotary_scaling is not None and config.rotary_scaling.by_length:
+        kind = config.rotary_scaling.kind
+        raise InputError(f'the angles of "{kind}" rotary scaling go by the cache\'s length: make it whole at once')
+    slots = _slots(config, length, ring)
+    places = range(len(slots) + config.num_tail) if config.scan else range(config.num_layers)
+
+    def longer(x, axis, count):
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = (0, count - x.shape[axis])
+        return jnp.pad(x, widths)
+
+    def buffers(held):
+        return tuple(
+            jax.tree.map(lambda x, i=i: longer(x, x.ndim - 2, slots[i % len(slots)]), one)
+            for i, one in zip(places, held, strict=True)
+        )
+
+    wider = {name: longer(getattr(cache, name), 1, length) for name in ("valid", "order", "segments")}
+    return spread(cache.replace(keys=buffers(cache.keys), values=buffers(cache.values), **wider))
+
+
 def spread(cache: Cache) -> Cache:
     """The cache pinned to the mesh of jax.set_mesh: rows as a batch's, heads over `tensor`; as given without one."""
     mesh = auto_mesh()
@@ -141,50 +191,51 @@ def spread(cache: Cache) -> Cache:
         if x.ndim < 4:
             spec = (rows, None)
         else:
-            heads = "tensor" if "tensor" in mesh.shape and x.shape[-2] % mesh.shape["tensor"] == 0 else None
-            spec = (*(None,) * (x.ndim - 4), rows, None, heads, None)
+            heads = "tensor" if "tensor" in mesh.shape and x.shape[-3] % mesh.shape["tensor"] == 0 else None
+            spec = (*(None,) * (x.ndim - 4), rows, heads, None, None)
         return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
     parts = {name: jax.tree.map(placed, getattr(cache, name)) for name in ("keys", "values")}
     return cache.replace(**parts, **{name: placed(getattr(cache, name)) for name in ("valid", "order", "segments")})
 
 
-def write(buffer: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
-    """buffer [B, S, ...] with new [B, T, ...] at slots start..start+T-1; start is a scalar, or [B]: one a row."""
+def write(buffer: jax.Array, new: jax.Array, start: jax.Array, axis: int = 1) -> jax.Array:
+    """buffer with `new` at slots start..start+T-1 of its `axis`; start is a scalar, or [B]: one a row."""
     new = new.astype(buffer.dtype)
     if jnp.ndim(start):
-        return jax.vmap(lambda row, part, at: jax.lax.dynamic_update_slice_in_dim(row, part, at, axis=0))(
+        return jax.vmap(lambda row, part, at: jax.lax.dynamic_update_slice_in_dim(row, part, at, axis=axis - 1))(
             buffer, new, start
         )
-    return jax.lax.dynamic_update_slice_in_dim(buffer, new, start, axis=1)
+    return jax.lax.dynamic_update_slice_in_dim(buffer, new, start, axis=axis)
 
 
 def remember(held: tuple[Any, Any], key: jax.Array, value: jax.Array, start: jax.Array, mask: Mask):
     """One layer's buffers with new keys and values, and what the call attends to.
 
     Args:
-        held: (keys, values) of the layer, [B, S, K, H] or of a ring [B, R, K, H]; Quantised or not.
+        held: (keys, values) of the layer, [B, K, S, H] or of a ring [B, K, R, H]; Quantised or not.
         key, value: [B, T, K, H].
         start: slots filled before.
         mask: of the call, over all slots, those of the call among them.
 
     Returns:
-        the new buffers; keys and values to attend to, in the dtype of `key`; the mask over these.
+        the new buffers; keys and values to attend to, [B, S, K, H] in the dtype of `key`; the mask over these.
     """
-    new = tuple(_stored(x, buffer) for x, buffer in zip((key, value), held, strict=True))
-    slots, ring, count = mask.key_valid.shape[1], held[0].shape[1], key.shape[1]
+    by_heads = (jnp.swapaxes(x, 1, 2) for x in (key, value))
+    new = tuple(_stored(x, buffer) for x, buffer in zip(by_heads, held, strict=True))
+    slots, ring, count = mask.key_valid.shape[1], held[0].shape[2], key.shape[1]
     if ring == slots:
-        held = jax.tree.map(lambda buffer, x: write(buffer, x, start), held, new)
+        held = jax.tree.map(lambda buffer, x: write(buffer, x, start, 2), held, new)
         return held, *_floats(held, key.dtype), mask
     if count == 1:
-        held = jax.tree.map(lambda buffer, x: write(buffer, x, start % ring), held, new)
+        held = jax.tree.map(lambda buffer, x: write(buffer, x, start % ring, 2), held, new)
         return held, *_floats(held, key.dtype), _ring_mask(mask, _ring_slots(ring, start + 1))
     # A query of a call of many tokens may see what a later one of the same call takes the place of.
-    both = jax.tree.map(lambda buffer, x: jnp.concatenate([buffer, x], axis=1), held, new)
+    both = jax.tree.map(lambda buffer, x: jnp.concatenate([buffer, x], axis=2), held, new)
     seen = jnp.concatenate([_ring_slots(ring, start), start + jnp.arange(count)])
     newest = _ring_slots(ring, start + count) - start
     source = jnp.where(newest >= 0, ring + newest, jnp.arange(ring))
-    held = jax.tree.map(lambda x: jnp.take(x, source, axis=1), both)
+    held = jax.tree.map(lambda x: jnp.take(x, source, axis=2), both)
     return held, *_floats(both, key.dtype), _ring_mask(mask, seen)
 
 
@@ -218,9 +269,8 @@ def _stored(x: jax.Array, buffer: Any) -> Any:
 
 
 def _floats(held: tuple[Any, Any], dtype: Any) -> tuple[jax.Array, jax.Array]:
-    return tuple(
-        (x.numbers * x.scales).astype(dtype) if isinstance(x, Quantised) else x.astype(dtype) for x in held
-    )
+    floats = ((x.numbers * x.scales if isinstance(x, Quantised) else x).astype(dtype) for x in held)
+    return tuple(jnp.swapaxes(x, 1, 2) for x in floats)
 
 
 def late_padding(cache: Cache, padding_mask: jax.Array) -> jax.Array:

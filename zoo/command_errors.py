@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.errors import InputError, nearest
+from zoo.errors import InputError, TryAgain, nearest, passes
 
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "{True,False}": "True or False", "{None}": "None"}
 
@@ -131,7 +131,17 @@ def describe(error: Exception) -> str | None:
             line = f"{path} is a folder, and a file was expected"
         elif isinstance(error, NotADirectoryError):
             line = f"{path} is a file, and a folder was expected"
+    if line is None and isinstance(error, OSError) and passes(error):
+        place = f"at {error.filename}" if error.filename else "of a disk or a network"
+        line = f"no answer {place} ({error.strerror or error}): run the same command again once there is one"
     return None if line is None else " ".join(line.split())
+
+
+def exit_code(error: BaseException) -> int:
+    """Of a command that ends with this error, which `describe` has a line for: 2, or 75 where it may pass."""
+    if isinstance(error, InputError):
+        return error.exit_code
+    return TryAgain.exit_code if passes(error) else InputError.exit_code
 
 
 def describe_import(error: ImportError) -> str | None:

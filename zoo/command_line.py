@@ -5,7 +5,8 @@ the help: the first line is the summary, `Args:` describes the options, and an `
 Keyword parameters are options (`--learning-rate`); those before a `/` in the signature are positional. Required ones
 may be written either way, as in a Python call: `import A B`, `import A --out B`, `import --path A --out B`.
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted, 143 terminated, else what the function returns.
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may pass (the same command may succeed later), 130
+interrupted, 143 terminated, else what the function returns.
 An exception that is not known to be the input's fault keeps its traceback; ONEBLOCK_TRACEBACK=1 keeps every one.
 """
 
@@ -27,13 +28,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from zoo.command_errors import describe, fault, flatten, in_options
+from zoo.command_errors import describe, exit_code, fault, flatten, in_options
 from zoo.command_help import shown, stand_in, unwrapped
 from zoo.errors import InputError, nearest
 from zoo.tpu_machine import answer_for_none
 
 Subcommand = Callable[..., Any] | str
-BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+INTERRUPTED, TERMINATED = 130, 143
 
 
 class Terminated(KeyboardInterrupt):
@@ -108,7 +109,7 @@ def run(
         if line is None or os.environ.get("ONEBLOCK_TRACEBACK"):
             raise
         print(f"error: {in_options(line, parameter_names(function) if function else ())}", file=sys.stderr)
-        return BAD_INPUT
+        return exit_code(error)
 
 
 def choose(prog: str, word: str, choices: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from flax import linen as nn
 from zoo import int8
 from zoo.initializers import normal
 from zoo.sharded_product import Fanned, product, single
+from zoo.tiles import Tiles
 
 
 class Dense(nn.Module):
@@ -37,7 +38,9 @@ class Dense(nn.Module):
     def __call__(self, x: jax.Array | Fanned) -> jax.Array:
         out = (self.features,) if isinstance(self.features, int) else self.features
         met = x.shape[x.ndim - self.contracted :]
-        if self.outliers is None:
+        if self.outliers is None and isinstance(self.get_variable("params", "kernel"), Tiles):
+            y = self.get_variable("params", "kernel").times(single(x).astype(self.dtype))
+        elif self.outliers is None:
             kernel = self.param("kernel", normal(self.stddev), (*met, *out), jnp.float32)
             path = self.rule and f"{self.rule}/kernel"
             y = product(path, x.astype(self.dtype), kernel, self.contracted)

@@ -13,9 +13,10 @@ from zoo.int8 import table as int8_table
 from zoo.norms import Norm
 from zoo.partition import looked_up
 from zoo.positions import relative_buckets, sinusoidal
+from zoo.tiles import Tiles
 
 
-def look_up(table: jax.Array | Int8Rows, ids: jax.Array) -> jax.Array:
+def look_up(table: jax.Array | Int8Rows | Tiles, ids: jax.Array) -> jax.Array:
     """table[ids], equal to one_hot(ids) @ table; ids outside 0..V-1 give NaN, never a clamped neighbour.
 
     Args:
@@ -26,7 +27,7 @@ def look_up(table: jax.Array | Int8Rows, ids: jax.Array) -> jax.Array:
         [B, T, D].
     """
     ids = ids.astype(jnp.int32)
-    if isinstance(table, Int8Rows):
+    if isinstance(table, Int8Rows | Tiles):
         return table.look_up(ids)
     rows = jnp.where(ids < 0, table.shape[0], ids)
     return jnp.take(table, rows, axis=0, mode="fill", fill_value=jnp.nan)
@@ -41,9 +42,11 @@ class Table(nn.Module):
     outliers: int | None = None
 
     @nn.compact
-    def __call__(self) -> jax.Array | Int8Rows:
+    def __call__(self) -> jax.Array | Int8Rows | Tiles:
         if self.outliers is not None:
             return int8_table(self, self.rows, self.dim, self.outliers, self.stddev)
+        if isinstance(self.get_variable("params", "embedding"), Tiles):
+            return self.get_variable("params", "embedding")
         table = self.param("embedding", normal(self.stddev), (self.rows, self.dim), jnp.float32)
         return looked_up(f"embed/{self.name}/embedding", table)
 

@@ -14,6 +14,7 @@ from zoo.feed_forward import ACTIVATIONS
 from zoo.initializers import normal
 from zoo.norms import Norm
 from zoo.sharded_product import product
+from zoo.tiles import Tiles
 
 CLASSIFIER_ACTIVATIONS = {**ACTIVATIONS, "tanh": jnp.tanh}
 
@@ -30,13 +31,15 @@ def read_out(
     Args:
         hidden: [..., D].
         matrix: [D, V]; [V, D] where `by_rows`, as a token table lies. Its transpose is never formed: a CPU would write
-            it out anew for every token. In int8 (zoo.int8) an Int8Rows, or the four parts of a kernel.
+            it out anew for every token. Or Tiles (zoo.tiles); in int8 (zoo.int8) an Int8Rows, or the four parts of a kernel.
         soft_cap: c tanh(logit / c).
         by_rows: how the matrix lies.
     """
     whole = {"preferred_element_type": jnp.float32}
     if isinstance(matrix, int8.Int8Rows):
         return capped(matrix.read_out(hidden), soft_cap)
+    if isinstance(matrix, Tiles):
+        return capped(matrix.times(hidden, jnp.float32), soft_cap)
     if isinstance(matrix, tuple):
         return capped(int8.product(hidden, *matrix), soft_cap)
     matrix = matrix.astype(hidden.dtype)
@@ -67,7 +70,9 @@ class LMHead(nn.Module):
         matrix, outliers = table, config.int8 and config.int8.table
         if not config.tie_embeddings:
             shape, stddev = (config.hidden_width, config.vocab_size), config.initializer_range
-            if outliers is None:
+            if isinstance(self.get_variable("params", "kernel"), Tiles):
+                matrix = self.get_variable("params", "kernel")
+            elif outliers is None:
                 matrix = self.param("kernel", normal(stddev), shape, jnp.float32)
             else:
                 matrix = int8.parameters(self, shape[:1], shape[1:], outliers, stddev)

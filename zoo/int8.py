@@ -8,8 +8,9 @@ that are large make large errors. In Transformers a few input columns carry acti
 every layer and for nearly every token, and these decide the loss. Their rows of W are kept as they were and are exact;
 so is the maximum that a scale goes by, which is now that of the other rows. That is the decomposition of LLM.int8()
 (Dettmers et al. 2022, arXiv:2208.07339, 3.2): columns with an activation above 6 in magnitude. There activations are
-rounded to int8, too, and outliers are looked for in each batch; here activations stay as they are and the columns are
-fixed beforehand, on texts, so that a row's numbers do not depend on its batch and programs do not on its values.
+rounded to int8, too, and outliers are looked for in each batch; here activations keep 16 bits (on a CPU; their own
+elsewhere) and the columns are fixed beforehand, on texts, so that a row's numbers do not depend on its batch and programs
+do not on its values.
 
 Kernels of attention and FFN are int8, and the token table with the read-out (a scale for each piece). Norms, biases,
 positions, routers and other heads stay float32.
@@ -26,10 +27,8 @@ from flax import struct
 from zoo.errors import InputError
 
 LARGEST = 127
-# Numbers of a kernel that are turned to float at a time: a CPU keeps so many in its cache, and never writes them out.
-BLOCK = 256 * 1024
-# Up to so many, a CPU's compiler does well by itself.
-SMALL = 128 * 1024
+# Inputs whose products of int8 add up in 32 bits, whatever they are.
+MOST_INPUTS = (2**31 - 1) // LARGEST**2
 
 
 @struct.dataclass
@@ -63,7 +62,7 @@ class Int8Rows:
     def read_out(self, hidden: jax.Array) -> jax.Array:
         """float32 [..., V]: hidden [..., D] times the table's transpose."""
         x = hidden.reshape(-1, hidden.shape[-1])
-        y = _blocked(x, self.rows, by_rows=True) * self.scale + _times(x[:, self.columns], self.outliers.T)
+        y = _whole(x, self.rows, self.columns, by_rows=True) * self.scale + _times(x[:, self.columns], self.outliers.T)
         return y.reshape(*hidden.shape[:-1], self.shape[0])
 
 
@@ -83,7 +82,7 @@ def product(x: jax.Array, q: jax.Array, scale: jax.Array, columns: jax.Array, ro
     out = scale.shape
     met = q.ndim - len(out)
     flat = x.reshape(-1, int(np.prod(q.shape[:met])))
-    y = _blocked(flat, q.reshape(flat.shape[1], -1)) * scale.reshape(-1)
+    y = _whole(flat, q.reshape(flat.shape[1], -1), columns) * scale.reshape(-1)
     if columns.shape[0]:
         y = y + _times(flat[:, columns], rows.reshape(columns.shape[0], -1))
     return y.reshape(*x.shape[: x.ndim - met], *out)
@@ -165,36 +164,21 @@ def _times(x: jax.Array, rows: jax.Array) -> jax.Array:
     return jnp.matmul(x.astype(jnp.float32), rows, precision=jax.lax.Precision.HIGHEST)
 
 
-def _blocked(x: jax.Array, q: jax.Array, by_rows: bool = False) -> jax.Array:
-    """x [M, I] times int8 [I, O] ([O, I] where by_rows), summed in float32, a part of the matrix at a time.
+def _whole(x: jax.Array, q: jax.Array, columns: jax.Array, by_rows: bool = False) -> jax.Array:
+    """x [M, I] times int8 [I, O] ([O, I] where by_rows), 0 in the inputs `columns`: in float32.
 
-    The parts are of inputs, summed, or of the rows of a table, side by side; the last one reaches back where sizes do
-    not divide.
+    A CPU multiplies int8 by int8 several times as fast as it turns them to float: there each row of x goes as two rows
+    of int8, x = s (a + b / 254), off by s / 508 in a number at most, s = max |x| / 127. Sums of int8 are exact.
     """
-    size, axis = q.shape[0], 1 if by_rows else 0
-    numbers = (((1,), (axis,)), ((), ()))
-
-    def dot(a, b):
-        return jax.lax.dot_general(a, b.astype(a.dtype), numbers, preferred_element_type=jnp.float32)
-
-    if q.size <= SMALL or jax.default_backend() != "cpu":
-        return dot(x, q)
-    count = min(size, max(2, -(-q.size // BLOCK)))
-    length = -(-size // count)
-
-    def part(i):
-        start = jnp.minimum(i * length, size - length)
-        return start, jax.lax.dynamic_slice(q, (start, 0), (length, q.shape[1]))
-
-    def add(i, total):
-        start, block = part(i)
-        own = jax.lax.dynamic_slice(x, (0, start), (x.shape[0], length))
-        own = jnp.where(start + jnp.arange(length) >= i * length, own, 0)
-        return total + dot(own, block)
-
-    def place(i, found):
-        start, block = part(i)
-        return jax.lax.dynamic_update_slice(found, dot(x, block), (0, start))
-
-    width = size if by_rows else q.shape[1]
-    return jax.lax.fori_loop(0, count, place if by_rows else add, jnp.zeros((x.shape[0], width), jnp.float32))
+    numbers = (((1,), (1 if by_rows else 0,)), ((), ()))
+    if jax.default_backend() != "cpu" or x.shape[1] > MOST_INPUTS:
+        return jax.lax.dot_general(x, q.astype(x.dtype), numbers, preferred_element_type=jnp.float32)
+    x = jnp.where(jnp.zeros(x.shape[1], bool).at[columns].set(True), 0.0, x.astype(jnp.float32))
+    scale = jnp.max(jnp.abs(x), axis=1, keepdims=True) / LARGEST
+    parts = x / jnp.where(scale > 0, scale, 1.0)
+    high = jnp.round(parts)
+    low = jnp.round((parts - high) * (2 * LARGEST))
+    both = jnp.concatenate([high, low]).astype(jnp.int8)
+    sums = jax.lax.dot_general(both, q, numbers, preferred_element_type=jnp.int32).astype(jnp.float32)
+    high, low = jnp.split(sums, 2)
+    return (high + low / (2 * LARGEST)) * scale

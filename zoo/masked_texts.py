@@ -18,11 +18,13 @@ from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.generation.text_batch import longest_text
 from zoo.model import Model
-from zoo.text_rows import batches, framed, texts_given
+from zoo.text_rows import batches, framed, in_blocks, texts_given
 from zoo.tokenizer import Tokenizer
 
 # How people write a gap, whatever the vocabulary calls it.
 SPELLINGS = ("[MASK]", "<mask>")
+# Gaps whose logits exist at a time.
+GAPS = 64
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def fill_mask(
             single text is one of one.
         tokenizer: the model's; ids beyond its vocabulary have no probability.
         top: how many for a gap.
-        batch_size: rows at a time.
+        batch_size: rows at a time, at most: of long texts fewer, so that memory stays bounded.
 
     Returns:
         for each text, for each of its gaps in order, `top` Guesses, the likeliest first.
@@ -81,13 +83,14 @@ def fill_mask(
     if cut:
         raise InputError(f"{cut} of {len(rows)} texts are longer than the model's {longest_text(model.config)} tokens")
     found: list[list[list[Guess]]] = [[] for _ in rows]
-    for batch in batches(rows, batch_size, longest_text(model.config), tokenizer.pad_id):
+    for batch in batches(rows, batch_size, longest_text(model.config), tokenizer.pad_id, model.config):
         gaps = [np.flatnonzero(row == mask_id) for row in batch.tokens[: len(batch.order)]]
         most = max(map(len, gaps))
         at = np.zeros((len(batch.tokens), 1 << (most - 1).bit_length()), np.int32)
         for row, places in zip(at, gaps, strict=False):
             row[: len(places)] = places
-        chosen = _likeliest(params, batch.tokens, batch.mask, at, model=model, top=top, limit=limit)
+        blocks = Model(in_blocks(model.config, batch.tokens.shape[1]))
+        chosen = _likeliest(params, batch.tokens, batch.mask, at, model=blocks, top=top, limit=limit)
         shares, tokens = (np.asarray(x) for x in chosen)
         for place, (number, own) in enumerate(zip(batch.order, gaps, strict=True)):
             pairs = zip(tokens[place, : len(own)].tolist(), shares[place, : len(own)].tolist(), strict=True)
@@ -127,6 +130,13 @@ def _guess(tokenizer: Tokenizer, token: int, probability: float) -> Guess:
 def _likeliest(
     params: Any, tokens: jax.Array, mask: jax.Array, at: jax.Array, *, model: Model, top: int, limit: int
 ) -> tuple[jax.Array, jax.Array]:
-    logits = model.apply(params, tokens, padding_mask=mask, logits_at=at).logits.astype(jnp.float32)
-    logits = jnp.where(jnp.arange(logits.shape[-1]) < limit, logits, -jnp.inf)
-    return jax.lax.top_k(jax.nn.softmax(logits, axis=-1), top)
+    hidden = model.apply(params, tokens, padding_mask=mask, logits_at=False).hidden
+    hidden = jnp.take_along_axis(hidden, at[..., None], axis=1)
+
+    def one(state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = model.unembed(params, state).astype(jnp.float32)
+        logits = jnp.where(jnp.arange(logits.shape[-1]) < limit, logits, -jnp.inf)
+        return jax.lax.top_k(jax.nn.softmax(logits), top)
+
+    found = jax.lax.map(one, hidden.reshape(-1, hidden.shape[-1]), batch_size=GAPS)
+    return jax.tree.map(lambda x: x.reshape(*at.shape, -1), found)

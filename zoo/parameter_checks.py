@@ -8,6 +8,7 @@ import jax
 from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.forward import initialise
+from zoo.tiles import Tiles
 
 
 def check_parameters(config: ModelConfig, params: Any, only: tuple[str, ...] = (), where: str = "") -> None:
@@ -54,8 +55,11 @@ def _expected(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
-    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, tuple | type))
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in pairs}
+    pairs = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, tuple | type | Tiles))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape if isinstance(leaf, Tiles) else leaf
+        for path, leaf in pairs
+    }
 
 
 def _way_over(config: ModelConfig, found: dict[str, Any]) -> str:

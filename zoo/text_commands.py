@@ -113,15 +113,19 @@ def fill(path: str, texts: tuple[str, ...], /, top: int = 5) -> None:
 def lines(path: Path) -> list[str]:
     """The texts of a file, one a line; empty lines at its end are none.
 
+    Lines end in \\n or \\r\\n, as everywhere: other characters that Unicode parts lines at may stand in a text.
+
     Raises:
         InputError: no such file, bytes that are not UTF-8, an empty line, or no line.
     """
     content = path.read_bytes()
     try:
-        found = content.decode("utf-8-sig").rstrip().splitlines()
+        found = [line.removesuffix("\r") for line in content.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
+    while found and not found[-1].strip():
+        found.pop()
     for number, line in enumerate(found):
         if not line.strip():
             raise InputError(f"{path}: line {number + 1} is empty, and each line is a text")

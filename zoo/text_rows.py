@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo.blockwise import BLOCK
 from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.generation.prompts import check_tokenizer
@@ -18,6 +19,8 @@ from zoo.tokenizer import Tokenizer, whole_ids
 
 # Of 16, 32, 64 ... tokens, so that a program is compiled a few times, whatever the texts.
 SHORTEST = 16
+# Numbers in the largest array of a pass (128 MB of float32): of long texts fewer go together.
+LARGEST = 2**25
 
 
 @dataclass(frozen=True)
@@ -114,20 +117,49 @@ def _frame(ids: list[int], tokenizer: Tokenizer, config: ModelConfig, limit: int
     return tokenizer.frame(ids, style="bert" if bert else "gpt", max_length=limit)[0]
 
 
-def batches(rows: Sequence[Sequence[int]], batch_size: int, longest: int, pad_id: int | None = 0) -> Iterator[Batch]:
+def in_blocks(config: ModelConfig, width: int) -> ModelConfig:
+    """The config for rows of so many tokens: where one row's attention scores pass LARGEST, they are never formed."""
+    if config.attention_kernel == "auto" and config.num_heads * width * width > LARGEST:
+        return config.replace(attention_kernel="blockwise")
+    return config
+
+
+def rows_within(config: ModelConfig, width: int, most: int) -> int:
+    """Rows of `width` tokens that a pass takes at once: `most`, or fewer, 2^n, so that no array passes LARGEST."""
+    whole = in_blocks(config, width).attention_kernel in ("auto", "xla", "einsum")
+    scores = config.num_heads * (width if whole else min(width, BLOCK)) ** 2
+    fit = LARGEST // max(scores, width * max(2 * config.mlp_dim, config.embed_dim))
+    return most if fit >= most else 1 << max(fit.bit_length() - 1, 0)
+
+
+def batches(
+    rows: Sequence[Sequence[int]],
+    batch_size: int,
+    longest: int,
+    pad_id: int | None = 0,
+    config: ModelConfig | None = None,
+) -> Iterator[Batch]:
     """Rows of like length together, shortest first, padded on the right.
 
     Widths are 16, 32, 64 ... (at most `longest`), and the last rows of all, where they fill no batch, make one of 1, 2,
-    4 ... rows: what a text is computed with does not change its numbers beyond rounding.
+    4 ... rows: what a text is computed with does not change its numbers beyond rounding. With a `config`, rows too long
+    for so many at once go fewer at a time (rows_within).
     """
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be 1 or more")
     lengths = np.array([len(row) for row in rows], np.int64)
     order = np.argsort(lengths, kind="stable")
-    for start in range(0, len(order), batch_size):
+
+    def width_of(part):
+        return min(longest, max(SHORTEST, 1 << int(lengths[part].max() - 1).bit_length()))
+
+    start = 0
+    while start < len(order):
         part = order[start : start + batch_size]
-        height = batch_size if len(part) == batch_size else min(batch_size, 1 << (len(part) - 1).bit_length())
-        width = min(longest, max(SHORTEST, 1 << int(lengths[part].max() - 1).bit_length()))
+        while config is not None and len(part) > rows_within(config, width_of(part), batch_size):
+            part = part[:-1]
+        start += len(part)
+        height, width = min(batch_size, 1 << (len(part) - 1).bit_length()), width_of(part)
         tokens = np.full((height, width), pad_id or 0, np.int32)
         mask = np.zeros((height, width), np.int32)
         mask[len(part) :, 0] = 1  # rows of padding alone have one token to look at

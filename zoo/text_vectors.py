@@ -22,7 +22,7 @@ from zoo.errors import InputError, nearest
 from zoo.generation.text_batch import longest_text
 from zoo.heads import pool
 from zoo.model import Model
-from zoo.text_rows import batches, framed, texts_given
+from zoo.text_rows import Batch, batches, framed, in_blocks, texts_given
 from zoo.tokenizer import Tokenizer
 
 POOLINGS = ("auto", "mean", "cls", "last")
@@ -64,7 +64,7 @@ def embed(
         pooling: "mean", "cls" or "last" over the real tokens; "auto" is what the checkpoint's folder states
             (1_Pooling/config.json), else the mean for models that see both ways and the last token for causal ones.
         normalize: to length 1.
-        batch_size: rows at a time.
+        batch_size: rows at a time, at most: of long texts fewer, so that memory stays bounded.
         max_length: most tokens a text, special pieces included; what is longer loses its end, with a warning that says
             how many did. None for the model's positions.
         watch: called with (texts done, all texts) after each batch.
@@ -93,9 +93,8 @@ def embed(
         if watch is not None:
             watch(done, len(rows))
 
-    for batch in batches(rows, batch_size, longest_text(model.config), tokenizer.pad_id):
-        vectors = _vectors(params, batch.tokens, batch.mask, model=model, pooling=how, normalize=normalize)
-        waiting.append((batch.order, vectors))
+    for batch in batches(rows, batch_size, longest_text(model.config), tokenizer.pad_id, model.config):
+        waiting.append((batch.order, vectors_of(model, params, batch, how, normalize)))
         if len(waiting) > 2:  # the next batch is prepared while these are computed
             store(*waiting.pop(0))
     for order, vectors in waiting:
@@ -151,8 +150,14 @@ def _json(tokenizer: Tokenizer, name: str) -> Any:
         return None
 
 
+def vectors_of(model: Model, params: Any, batch: Batch, pooling: str, normalize: bool = True) -> jax.Array:
+    """float32 [B, D]: the vectors of one batch, `pooling` being "mean", "cls" or "last"."""
+    model = Model(in_blocks(model.config, batch.tokens.shape[1]))
+    return vectors_program(params, batch.tokens, batch.mask, model=model, pooling=pooling, normalize=normalize)
+
+
 @functools.partial(jax.jit, static_argnames=("model", "pooling", "normalize"))
-def _vectors(
+def vectors_program(
     params: Any, tokens: jax.Array, mask: jax.Array, *, model: Model, pooling: str, normalize: bool
 ) -> jax.Array:
     hidden = model.apply(params, tokens, padding_mask=mask, logits_at=False).hidden

@@ -10,7 +10,6 @@ Training a vocabulary is `train.vocabulary`'s work.
 
 import hashlib
 import json
-import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from zoo import chat, tokenizer_files
 from zoo.atomic_file import write_atomically
 from zoo.errors import InputError, nearest
+from zoo.given_numbers import whole_ids
 from zoo.packages import CHECKPOINTS, checkpoint_folder, is_name
 
 BREAK = "\ufdd0"  # no character of any text, by the Unicode standard
@@ -325,8 +325,18 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
 
     Raises:
         InputError: nothing there, or not readable as a tokenizer; a ForeignTokenizer (zoo.tokenizer_classes) where the
-            files leave a part of the work to a program that is not here.
+            files leave a part of the work to a program that is not here; beside weights that were trained with another
+            one, as their folder says.
     """
+    from zoo.checkpoints.belongings import require_trained_with
+
+    tokenizer = read_tokenizer(path)
+    require_trained_with(path, tokenizer)
+    return tokenizer
+
+
+def read_tokenizer(path: str | os.PathLike) -> Tokenizer:
+    """As load_tokenizer, whatever the weights beside it were trained with."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"the path of the tokenizer is a {type(path).__name__}; name a folder or a file")
     name = os.fspath(path)
@@ -345,23 +355,6 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
 def sentencepiece_tokenizer(model: bytes, name: str = "tokenizer.model") -> Tokenizer:
     """A Tokenizer over the bytes of a SentencePiece model."""
     return Tokenizer(tokenizer_files.SentencePieces(model, name), {name: model})
-
-
-def whole_ids(ids: Iterable[Any]) -> list[int]:
-    """`ids` as ints.
-
-    Raises:
-        InputError: no list, or something in it is no whole number.
-    """
-    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__") or getattr(ids, "ndim", 1) != 1:
-        raise InputError(f"ids are a {type(ids).__name__}; give a list of whole numbers")
-    found = []
-    for i in ids.tolist() if hasattr(ids, "tolist") else ids:
-        try:
-            found.append(operator.index(i))
-        except TypeError:
-            raise InputError(f"id {i!r:.40} is no whole number") from None
-    return found
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:

@@ -155,7 +155,7 @@ def _answers(path: Path, labels: tuple[str, ...]) -> tuple[str, tuple[str, ...],
     """Kind, texts with their labels, true labels and predictions out of the files of `eval.scores.predictions`."""
     if (path / TAGS).exists():
         blocks = (path / TAGS).read_text("utf-8").split("\n\n")
-        rows = [[line.split("\t") for line in block.splitlines() if line] for block in blocks]
+        rows = [[line.split("\t") for line in block.split("\n") if line] for block in blocks]
         texts = tuple("\n".join(f"{word}\t{tag}" for word, tag, _ in block) for block in rows)
         gold, said = (tuple(tuple(labels.index(row[k]) for row in block) for block in rows) for k in (1, 2))
         return "tagging", texts, gold, said

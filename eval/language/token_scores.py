@@ -252,14 +252,15 @@ def _for_rows(cache: Cache, rows: int, more: int) -> Cache:
         if x.ndim == 0:
             return x
         axis = _row_axis(x)
-        x = jnp.pad(x, [(0, more if at == axis + 1 else 0) for at in range(x.ndim)])
+        slots = max(1, x.ndim - 2)
+        x = jnp.pad(x, [(0, more if at == slots else 0) for at in range(x.ndim)])
         return jnp.broadcast_to(x, (*x.shape[:axis], rows, *x.shape[axis + 1 :]))
 
     return jax.tree.map(widened, cache)
 
 
 def _row_axis(x: jax.Array) -> int:
-    """Keys and values of a scanned stack [L', B, S, K, H] have their layers first; all else begins with rows."""
+    """Keys and values of a scanned stack [L', B, K, S, H] have their layers first; all else begins with rows."""
     return 1 if x.ndim == 5 else 0
 
 

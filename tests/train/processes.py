@@ -4,6 +4,9 @@ A plan is a list of runs that the processes go through, one after another, so th
 
     {"config": [path a process], "folder": path, "signal": [process, step, "SIGTERM"], "after": its save, "profile": ..}
 
+With "programs", the path of another config, a run shares that one's compiled programs.
+A signal comes when the numbers of its step are looked at; with "moment", where else: "opening" the run, in the
+"evaluation" of that step, or while its "save" is being written.
 Each process writes what it fed and how each run ended to <plan>.<process>.json after every run.
 """
 
@@ -32,7 +35,7 @@ class Ended:
     seconds: float
 
 
-def start(plan: list[dict], folder: Path, count: int, devices: int, cluster: str, limit: float = 240) -> Ended:
+def start(plan: list[dict], folder: Path, count: int, devices: int, cluster: str, limit: float = 480) -> Ended:
     """Runs `count` processes with so many CPU devices each through the plan, and waits for their end.
 
     They find each other by what `cluster`, "Slurm" or "Open MPI", would set.
@@ -95,7 +98,7 @@ def main(plan: str) -> None:
 
         notes, now = [], keep_programs()
         for item in json.loads(Path(plan).read_text()):
-            now["config"] = item["config"][number]
+            now["config"] = item.get("programs", item["config"][number])
             notes.append(one_run(item))
             notes[-1] |= {"processes": jax.process_count(), "devices": jax.device_count()}
             Path(plan).with_suffix(f".{number}.json").write_text(json.dumps(notes))
@@ -128,22 +131,40 @@ def one_run(item: dict) -> dict:
     """Runs an item of the plan; notes the rows fed by step, those evaluated, and how it ended."""
     import jax
 
-    from train import ledger, loop
+    from train import ledger, loop, opening
+    from train.checkpoint import Checkpoints
     from train.config import RunConfig
     from train.data.pipeline import Batches
+    from zoo.checkpoints.run_folder import steps_of
 
     process, at, name = item.get("signal", [None, None, None])
+    moment = item.get("moment", "step")
     saved = "after" in item and Path(item["folder"], "checkpoints", str(item["after"]), "commit_success.txt")
     fed, evaluated = {}, []
     take, batch, all_rows = ledger.Ledger.take, Batches.batch, Batches.all_rows
+    save, open_shards = Checkpoints.save, opening.open_shards
+    last, sent = [0], []
 
-    def take_and_signal(self, step, metrics):
-        out = take(self, step, metrics)
-        if step == at and jax.process_index() == process:
+    def reached(step, now):
+        if (step, now, jax.process_index()) == (at, moment, process) and not sent:
+            sent.append(step)
             while saved and not saved.exists():  # saves are written behind the steps' back
                 time.sleep(0.02)
             os.kill(os.getpid(), getattr(signal, name))
+
+    def take_and_signal(self, step, metrics):
+        out = take(self, step, metrics)
+        last[0] = step
+        reached(step, "step")
         return out
+
+    def save_and_signal(self, state, *rest):
+        save(self, state, *rest)
+        reached(last[0], "save")
+
+    def open_and_signal(*given):
+        reached(0, "opening")
+        return open_shards(*given)
 
     def noted_batch(self, step):
         made = batch(self, step)
@@ -153,23 +174,27 @@ def one_run(item: dict) -> dict:
     def noted_rows(self):
         for made in all_rows(self):
             evaluated.append([made["row_ids"].tolist(), made["segment_ids"].max(1).tolist()])
+            reached(last[0], "evaluation")
             yield made
 
     ledger.Ledger.take, Batches.batch, Batches.all_rows = take_and_signal, noted_batch, noted_rows
+    Checkpoints.save, opening.open_shards = save_and_signal, open_and_signal
     note = {"fed": fed, "evaluated": evaluated}
     try:
         profile = item.get("profile", "")
         config = RunConfig.load(item["config"][jax.process_index()])
         result = loop.run(config, item["folder"], quiet=True, profile=profile)
-        return note | {"step": result.step, "code": 0}
+        note |= {"step": result.step, "code": 0}
     except SystemExit as error:
-        return note | {"code": error.code}
+        note |= {"code": error.code}
     except ValueError as error:
         if not getattr(error, "same_everywhere", False):
             raise
-        return note | {"code": 2, "line": str(error)}
+        note |= {"code": 2, "line": str(error)}
     finally:
         ledger.Ledger.take, Batches.batch, Batches.all_rows = take, batch, all_rows
+        Checkpoints.save, opening.open_shards = save, open_shards
+    return note | {"saved": steps_of(item["folder"])}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint
 import pytest
 
 import zoo
@@ -21,9 +22,10 @@ from train.checkpoint import Checkpoints
 from train.config import TrainConfig
 from train.mesh import make_driver
 from train.optimizer import make_optimizer
+from train.peer_lost import PeerLost
 from train.state import TrainState, initial_state
 from zoo.checkpoints.orbax_quiet import quiet_restore
-from zoo.errors import InputError
+from zoo.errors import InputError, TryAgain
 
 MODEL = zoo.create(zoo.ModelConfig(vocab_size=16, embed_dim=16, num_layers=1, num_heads=2))
 OPTIMIZER = make_optimizer(TrainConfig())
@@ -224,10 +226,103 @@ def test_damaged_arrays_are_one_line_for_training_and_for_loading(state, tmp_pat
     (tmp_path / "config.json").write_text(json.dumps({"model": MODEL.config.to_dict()}))
     for path in (tmp_path / "checkpoints" / "0" / "params").glob("ocdbt.process_0/d/*"):
         path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(InputError, match="its files are damaged or missing; delete .*/0 to go on from the step"):
+    with pytest.raises(InputError, match="its files are damaged or missing; move .*/0 elsewhere to go on from"):
         checkpoints.restore(make_driver("jit").abstract(MAKE))
     with pytest.raises(InputError, match="its files are damaged or missing"):
         zoo.load(tmp_path)
+    checkpoints.close()
+
+
+GLOO = "UNAVAILABLE: Gloo all-reduce failed: Connection closed by peer [127.0.0.1]:1"
+STALE = os.strerror(errno.ESTALE)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "line"),
+    [
+        (OSError(errno.ESTALE, STALE), TryAgain, "cannot be read at present, and nothing says that its files are dam"),
+        (ValueError(f"UNKNOWN: Error reading local file: {STALE}"), TryAgain, "keep them, see whether the disk or"),
+        (ValueError("UNAVAILABLE: Error reading gs://a/b"), TryAgain, "cannot be read at present"),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), InputError, "cannot be opened .* keep them"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"), InputError, "no room in memory .*known"),
+        (RuntimeError("INTERNAL: no idea"), InputError, "whether its files are damaged is not known: keep them until"),
+    ],
+)
+def test_what_says_nothing_of_the_files_never_calls_them_damaged(state, tmp_path, monkeypatch, error, kind, line):
+    """A share that does not answer, a device without room: whoever parted with the step would have lost a good one."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(state, {}, FILES)
+    checkpoints.wait()
+    (tmp_path / "config.json").write_text(json.dumps({"model": MODEL.config.to_dict()}))
+
+    def fail(*_, **__):
+        raise error
+
+    abstract = make_driver("jit").abstract(MAKE)
+    for place in ("restore", "metadata"):  # of arrays, and of their shapes
+        with monkeypatch.context() as patch:
+            patch.setattr(orbax.checkpoint.StandardCheckpointHandler, place, fail)
+            for read in (lambda: checkpoints.restore(abstract), lambda: zoo.load(tmp_path)):
+                with pytest.raises(InputError, match=line) as caught:
+                    read()
+                said = str(caught.value)
+                assert type(caught.value) is kind and kind.exit_code == (75 if kind is TryAgain else 2)
+                assert "move" not in said and "delete" not in said and "\n" not in said
+    assert int(checkpoints.restore(abstract)[0].step) == 0
+    checkpoints.close()
+
+
+def test_a_peer_lost_in_a_restore_is_no_damage(state, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state, {}, FILES)
+    checkpoints.wait()
+
+    def fail(*_, **__):
+        raise ValueError(GLOO)
+
+    abstract = make_driver("jit").abstract(MAKE)
+    with monkeypatch.context() as patch:
+        patch.setattr(orbax.checkpoint.StandardCheckpointHandler, "restore", fail)
+        patch.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(PeerLost, match="a process was lost .*closed by peer"):
+            checkpoints.restore(abstract)
+    checkpoints.close()
+
+
+def test_a_save_that_is_too_slow_is_told_and_one_that_lost_its_peer_is_not_called_slow(state, tmp_path, monkeypatch):
+    """Orbax raises TimeoutError for both; after a time-out the same command would only time out again."""
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints._manager._options.async_options.timeout_secs == checkpoint.SAVE_WITHIN > 1200
+    reasons = {
+        "DEADLINE_EXCEEDED: Barrier timed out.": (InputError, "was not written within 6 hours; the run goes on from"),
+        "UNAVAILABLE: task 1 is gone; its heartbeat is missing": (PeerLost, "a process was lost"),
+    }
+    for reason, (kind, line) in reasons.items():
+
+        def fail(reason=reason):
+            raise TimeoutError("Timed out while waiting for the barrier.") from jax.errors.JaxRuntimeError(reason)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints._manager, "wait_until_finished", fail)
+            patch.setattr(jax, "process_count", lambda: 2)
+            with pytest.raises(kind, match=line):
+                checkpoints.wait()
+    checkpoints.close()
+
+
+def test_a_share_that_shows_new_steps_late_is_waited_for(state, tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.settle(None)
+    checkpoints.save(at(state, 3), {}, FILES)
+    checkpoints.wait()
+    late = Checkpoints(tmp_path)
+    seen = [None, None, 3]
+    monkeypatch.setattr(late, "latest", lambda: seen.pop(0) if len(seen) > 1 else seen[0])
+    late.settle(3)
+    assert seen == [3]
+    with pytest.raises(TryAgain, match="is that of step 3 here and 5 on process 0"):
+        late.settle(5, seconds=0.0)
+    late.close()
     checkpoints.close()
 
 
@@ -251,5 +346,5 @@ def test_a_damaged_metrics_file_is_one_line(state, tmp_path):
     checkpoints.save(state, {}, FILES)
     checkpoints.close()
     (tmp_path / "0" / "metrics" / "metrics").write_text("{")
-    with pytest.raises(InputError, match="is damaged; delete the newest step's folder"):
+    with pytest.raises(InputError, match="/0: its files are damaged or missing; move .*/0 elsewhere, and the run"):
         Checkpoints(tmp_path)

@@ -192,6 +192,8 @@ def test_recipes_say_their_command_cost_and_number(name):
 
 
 def test_doctor(capsys):
-    assert main(["doctor"]) == 0
+    assert main(["doctor", "--bench"]) == 0
     out = capsys.readouterr().out
+    assert "\nbench: LLaMA of " in out and "\nmeasured: " in out
+    assert "planned: nothing, for cpu is not in the table" in out
     assert f"jax {jax.__version__}" in out and "test training on 8 devices: loss 4." in out

@@ -1,5 +1,6 @@
 """Which process this is, what hosts must share, what the runtime's last words mean, and where a wait ends."""
 
+import errno
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from train.distributed import Job, cluster_of, find_job
 from train.host_rows import place, rows_here
 from train.mesh import make_mesh
 from train.signals import Signals, Vote
+from zoo.command_errors import exit_code
 from zoo.errors import InputError
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
@@ -167,16 +169,39 @@ def test_the_filter_passes_on_all_but_the_page(tmp_path):
 
 def test_an_error_on_one_host_is_an_error_on_all(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(distributed, "gather", lambda text: ["", "no such folder\nhost-b"])
+    told = {"line": "no such folder", "code": 75, "host": "host-b"}
+    monkeypatch.setattr(distributed, "gather", lambda text: ["", json.dumps(told)])
     with pytest.raises(InputError, match=r"^process 1 \(host-b\): no such folder$") as caught:
         distributed.together(lambda: 1)
-    assert lost_process.is_shared(caught.value)
+    assert lost_process.is_shared(caught.value) and exit_code(caught.value) == 75
     monkeypatch.setattr(distributed, "gather", lambda text: [text, text])
     assert distributed.together(lambda: 1) == 1
     facts = [json.dumps({"host": host, "jax": version, "n": 2}) for host, version in (("a", "0.10.2"), ("b", "0.12.0"))]
     monkeypatch.setattr(distributed, "gather", lambda text: facts)
     with pytest.raises(InputError, match=r"^the processes differ: jax is 0.12.0 on process 1 \(b\), 0.10.2 on proc"):
         distributed.compare({"jax": "0.10.2", "n": 2})
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (InputError("no mesh"), "^no mesh$", 2),
+        (OSError(errno.EIO, "Input/output error", "/data/x"), "^no answer at /data/x .*run the same command again", 75),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/x"), "^permission denied: /data/x$", 2),
+        (KeyError("fault"), "^KeyError: 'fault'; its traceback is in its output$", 1),
+    ],
+)
+def test_whatever_fails_on_one_host_is_told_to_all_with_its_code(monkeypatch, capfd, error, line, code):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(distributed, "gather", lambda text: [text, text])
+
+    def fail():
+        raise error
+
+    with pytest.raises(InputError, match=line) as caught:
+        distributed.together(fail)
+    assert lost_process.is_shared(caught.value) and exit_code(caught.value) == code
+    assert ("Traceback" in capfd.readouterr().err) == (code == 1)
 
 
 def test_a_broken_collective_is_told_from_a_wrong_program(monkeypatch):
@@ -187,6 +212,58 @@ def test_a_broken_collective_is_told_from_a_wrong_program(monkeypatch):
         lost_process.raise_lost(broken)
     lost_process.raise_lost(jax.errors.JaxRuntimeError("INVALID_ARGUMENT: shapes"))
     lost_process.raise_lost(ValueError("connection"))
+    # The first call of a program gives a ValueError; and others are raised from it.
+    first = ValueError("UNKNOWN: Gloo AllGather failed: [127.0.0.1] Connection closed by peer [127.0.0.1]:33")
+    later = TimeoutError("Timed out while waiting for a barrier")
+    later.__cause__ = broken
+    for error in (first, later):
+        with pytest.raises(lost_process.PeerLost, match="closed by peer"):
+            lost_process.raise_lost(error)
+    lost_process.raise_lost(ValueError("UNKNOWN: no such axis"))
+
+
+def test_a_process_that_lost_its_peer_outside_the_steps_leaves_with_one_line(monkeypatch):
+    """As in open_run, a restore or a first evaluation: it was a traceback and code 1."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(lost_process, "join", lambda job: False)
+    left = []
+
+    def end(line, code, linger=0.0):
+        left.append((line, code))
+        raise SystemExit(code)
+
+    monkeypatch.setattr(lost_process, "end", end)
+    gone = "UNKNOWN: Gloo AllGather failed: Connection closed by peer"
+    for error in (ValueError(gone), jax.errors.JaxRuntimeError(gone), OSError(errno.ESTALE, "Stale file handle")):
+        with pytest.raises(SystemExit), lost_process.joined(Job()):
+            raise error
+    assert [code for _, code in left] == [75, 75, 75]
+    assert "a process was lost" in left[0][0] and "run the same command again" in left[1][0]
+    assert left[2][0].startswith("process 0 of 2: no answer of a disk or a network (Stale file handle)")
+
+
+def test_work_counts_where_no_step_is_finished(monkeypatch):
+    """A compile or a restore of an hour is no stall; a wait in which this process does nothing is one."""
+    said, work = [], [(0.0, 0)]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(lost_process, "end", lambda line, code: said.append(line))
+
+    def working():
+        seconds, moved = work[-1]
+        work.append((seconds + 1.0, moved) if len(work) < 8 else (seconds, moved + 2**21 if len(work) < 16 else moved))
+        return work[-1]
+
+    monkeypatch.setattr(lost_process, "own_work", working)
+    with lost_process.Watch(0.05) as watch, watch.working("a restore"):
+        while len(work) < 16:
+            watch._over.wait(0.01)
+            assert not said
+        while not said:
+            watch._over.wait(0.01)
+    assert "nothing was finished for 0.05 s after step 0 (a restore); look for a process that waits" in said[0]
+    monkeypatch.undo()
+    (before, read), _ = lost_process.own_work(), Path("/proc/self/io").read_bytes()
+    assert before > 0 and lost_process.own_work()[1] > read > 0
 
 
 def test_where_nothing_moves_the_watch_ends_the_process(monkeypatch):

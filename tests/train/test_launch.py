@@ -62,6 +62,31 @@ def test_the_jobset_is_yaml_of_one_host_a_pod():
     assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
 
 
+def test_the_jobset_starts_again_what_was_lost_and_leaves_wrong_input_alone():
+    """As Kubernetes and JobSet read it: the first rule that fits a pod decides, then the first that fits the job."""
+    yaml = pytest.importorskip("yaml")
+    spec = yaml.safe_load(script("gke-jobset"))["spec"]
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+
+    def after(code: int) -> str:
+        reason = "BackoffLimitExceeded"  # at the first failed pod: backoffLimit is 0
+        for rule in job["podFailurePolicy"]["rules"]:
+            on = rule["onExitCodes"]
+            assert on["operator"] == "In" and on["containerName"] == container["name"] and 0 not in on["values"]
+            if code in on["values"]:
+                reason = {"FailJob": "PodFailurePolicy"}[rule["action"]]
+                break
+        rules = spec["failurePolicy"]["rules"]
+        return next((rule["action"] for rule in rules if reason in rule["onJobFailureReasons"]), "RestartJobSet")
+
+    assert job["backoffLimit"] == 0 and job["template"]["spec"]["restartPolicy"] == "Never"  # podFailurePolicy asks it
+    assert {after(code) for code in (1, 2)} == {"FailJobSet"}
+    assert {after(code) for code in (75, 134, 137, 143)} == {"RestartJobSet"}
+    assert 0 < spec["failurePolicy"]["maxRestarts"] <= 100
+    assert {port["containerPort"] for port in container["ports"]} == {8471, 8482, 8080}
+
+
 def test_launch_prints_a_script_as_it_lies_there(capsys):
     launch("slurm")
     assert capsys.readouterr().out == script("slurm")

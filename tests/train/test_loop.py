@@ -197,6 +197,37 @@ def test_evaluation_counts_every_row_whatever_the_batch_size(whole):
         assert other == pytest.approx(results[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("stop", [None, 1, 4])
+def test_an_evaluation_beats_with_every_batch_and_ends_soon_after_a_signal(stop):
+    """On a pod it may take longer than the time after which a job counts as stalled."""
+
+    class Rows:
+        batch_size = 1
+
+        def all_rows(self):
+            for number in range(9):
+                served.append(number)
+                yield {"row_ids": np.zeros(1, np.int32)}
+
+    class Signals:
+        received = 0
+
+    class Driver:
+        def put(self, batch, batch_size):
+            return batch
+
+    def step(params, batch):
+        signals.received = 15 if len(served) == stop else signals.received
+        return {"loss": (float(batch["row_ids"][0]), 1.0)}
+
+    served, beats, signals = [], [], Signals()
+    found = loop.evaluate(step, {}, Driver(), Rows(), loop.Vote(signals), lambda: beats.append(len(served)))
+    if stop is None:
+        assert found == {"loss": 4.0} and beats == [3, 4, 5, 6, 7, 8, 9, 9, 9]
+    else:
+        assert found is None and len(served) == stop + 1
+
+
 def test_other_settings_on_an_old_folder_are_named(whole):
     config, folder = whole
     changed = RunConfig(config.model.replace(dropout=0.2), config.train.replace(learning_rate=2e-3, log_every=1))

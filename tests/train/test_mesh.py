@@ -36,6 +36,11 @@ SGD = TrainConfig(steps=5, batch_size=16, optimizer="sgd", learning_rate=0.5, sc
 DRIVERS = [("jit", ""), ("mesh", "data=2,fsdp=2,tensor=2"), ("pmap", "")]
 
 
+def heads(name, count):
+    """A kernel of an attention alone."""
+    return {"attention": {name: {"kernel": jnp.ones((8, count, 4))}}}
+
+
 def batches(steps=5, rows=16, length=12):
     rng = np.random.default_rng(0)
     for step in range(steps):
@@ -145,8 +150,11 @@ def test_slices_of_a_pod_lie_on_the_axis_slice():
     assert dict(mesh.shape) == {"slice": 2, "fsdp": 2, "tensor": 2}
     assert [{chip.slice_index for chip in part.flat} for part in mesh.devices] == [{0}, {1}]
     assert dict(make_mesh("", chips).shape) == {"slice": 2, "fsdp": 4}
-    with pytest.raises(InputError, match='the devices come in 2 slices; name them, as in "slice=2,fsdp=4"'):
-        make_mesh("fsdp=8", chips)
+    for wrong in ("fsdp=8", "slice=1,fsdp=8", "slice=4,fsdp=2"):
+        with pytest.raises(InputError, match='the devices come in 2 slices; name them, as in "slice=2,fsdp=4"'):
+            make_mesh(wrong, chips)
+    with pytest.raises(InputError, match='the devices come in one slice; did you mean "data=4,tensor=2"'):
+        make_mesh("slice=2,data=2,tensor=2", [Chip(n, 0, (n % 2, n // 2, 0)) for n in range(8)])
 
 
 def test_a_step_uses_up_the_state_it_is_given():
@@ -183,8 +191,19 @@ def test_a_step_uses_up_the_state_it_is_given():
         ),
         (
             lambda: make_driver("mesh", "tensor=8").abstract(lambda: {"mlp": {"up": {"kernel": jnp.ones((8, 12))}}}),
-            "tensor=8 divides no .* sizes that do: 2, 4",
+            "tensor=8 does not divide 12 FFN units of this model; the nearest sizes that do: 4$",
         ),
+        (  # all heads on each device, though embeddings and FFN are split
+            lambda: make_driver("mesh", "fsdp=2,tensor=4").abstract(
+                lambda: heads("query", 6) | {"mlp": {"up": {"kernel": jnp.ones((8, 12))}}}
+            ),
+            "tensor=4 does not divide 6 heads of this model; the nearest sizes that do: 2$",
+        ),
+        (
+            lambda: make_driver("mesh", "fsdp=2,tensor=4").init(lambda: heads("key", 3)),
+            "tensor=4 does not divide 3 key-value heads of this model; leave .tensor. out",
+        ),
+        (lambda: make_mesh("fsdp=²"), 'mesh part "fsdp=²" is not of the form axis=size'),
         (
             lambda: make_driver("mesh", "fsdp=8").put({"row_ids": np.arange(12)}),
             "12 rows a batch cannot be split over 8 devices; make batch_size a multiple of 8, such as 16",

@@ -2,14 +2,17 @@
 
 import math
 
+import jax
 import pytest
 
+from train.config import RunConfig, TrainConfig
+from train.mesh_axes import default_axes, make_mesh
 from train.plan import compile as compiling
 from train.plan import slices
 from train.plan.chips import find_chip
 from train.plan.commands import tokens_of
 from train.plan.job import make_job
-from train.plan.slices import PLANNED, larger, parse_slice, shapes
+from train.plan.slices import PLANNED, Slice, larger, parse_slice, shapes
 from zoo.errors import InputError
 
 
@@ -39,6 +42,8 @@ def test_slice_names(name, topology, count, chips):
         ("v5e:16x32", 'did you mean "v5e:16x16" (256 chips)'),
         ("v5p:4x4", 'did you mean "v5p:2x2x4" (16 chips)'),
         ("v5p:8x4x4", 'did you mean "v5p:4x4x8" (128 chips)'),
+        ("0xv5p-256", 'did you mean "v5p-256"'),
+        ("v5p-0", 'did you mean "v5p-8"'),
         ("v5p-100", 'did you mean "v5p:4x4x4" (64 chips)'),
         ("v5ee:16x16", 'did you mean "v5e"'),
         ("v5litpod-16", 'did you mean "v5litepod"'),
@@ -76,8 +81,10 @@ def test_tokens():
     "slice,options,mesh",
     [
         ("v5e:16x16", {"batch": 512}, "fsdp=256"),
-        ("v5e:16x16", {"batch": 64}, "fsdp=64,tensor=4"),
-        ("v5e:16x16", {"batch": 512, "accumulate": 8}, "fsdp=64,tensor=4"),
+        ("v5e:16x16", {"batch": 64, "reaching": True}, "fsdp=64,tensor=4"),
+        ("v5e:16x16", {"batch": 512, "accumulate": 8, "reaching": True}, "fsdp=64,tensor=4"),
+        ("2xv5e:4x4", {"batch": 8, "reaching": True}, "slice=2,fsdp=4,tensor=4"),
+        ("v5e:16x16", {"batch": 512, "mesh": "auto"}, "fsdp=256"),
         ("v5e:16x16", {"batch": 512, "mesh": "tensor=4,fsdp=-1"}, "fsdp=64,tensor=4"),
         ("2xv5e:4x4", {"batch": 64}, "slice=2,fsdp=16"),
         ("2xv5e:4x4", {"batch": 64, "mesh": "fsdp=8,tensor=2"}, "slice=2,fsdp=8,tensor=2"),
@@ -85,6 +92,20 @@ def test_tokens():
 )
 def test_default_mesh(slice, options, mesh):
     assert make_job("llama-7b", parse_slice(slice), **options).train.mesh == mesh
+
+
+def test_without_a_mesh_the_plan_is_of_the_mesh_of_a_run_without_one(tmp_path):
+    job = make_job("llama-tiny", parse_slice("v5e:2x4"), batch=8, seq=32)
+    assert job.mesh_shape == dict(make_mesh("", jax.devices()[:8]).shape)
+    chip = type("Chip", (), {"platform": "tpu"})
+    devices = [type("Chip", (chip,), {"slice_index": part})() for part in (0, 0, 1, 1)]
+    two = make_job("llama-tiny", Slice(find_chip("v5e"), (2, 1), 2), batch=8, seq=32)
+    assert two.mesh_shape == default_axes(devices)
+    train = TrainConfig(driver="mesh", mesh="fsdp=-1,tensor=2", batch_size=8)
+    RunConfig(job.model, train).save(tmp_path / "config.json")
+    for name, mesh in ((tmp_path, "fsdp=4,tensor=2"), (tmp_path / "config.json", "fsdp=4,tensor=2")):
+        assert make_job(str(name), parse_slice("v5e:2x4")).train.mesh == mesh
+    assert make_job(str(tmp_path), parse_slice("v5e:2x4"), mesh="fsdp=8").train.mesh == "fsdp=8"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +125,10 @@ def test_default_mesh(slice, options, mesh):
         ("llama-7b", {"mesh": "fsdp=big"}, "not of the form axis=size"),
         ("llama-7b", {"mesh": "fsdp=256", "batch": 128}, "give --batch 256"),
         ("llama-7b", {"mesh": "fsdp=256", "batch": 256, "accumulate": 4}, "give --batch 1024"),
-        ("llama-7b", {"batch": 3}, "too small for v5e:16x16"),
+        ("llama-7b", {"batch": 3}, "batch 3 is too small or uneven for mesh fsdp=256"),
+        ("llama-7b", {"batch": 64}, "give --batch 256 or --mesh fsdp=64,tensor=4"),
+        ("llama-33b", {"mesh": "fsdp=32,tensor=8"}, "tensor=8 does not divide 52 heads"),
+        ("llama-7b", {"mesh": "slice=4,fsdp=64"}, 'come in one slice; did you mean "data=4,fsdp=64"'),
         ("bert-large", {"seq": 1024}, "learned 512 positions"),
         ("llama-7b", {"changes": {"remat": "everything"}}, "remat"),
     ],
@@ -113,6 +137,13 @@ def test_bad_jobs(model, options, words):
     with pytest.raises(InputError) as caught:
         make_job(model, parse_slice("v5e:16x16"), **{"batch": 256} | options)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mesh", ["slice=1,fsdp=512", "slice=4,fsdp=128"])
+def test_slices_are_those_of_the_pod(mesh):
+    """As a run on the pod has it: train.mesh_axes.make_mesh."""
+    with pytest.raises(InputError, match='come in 2 slices; name them, as in "slice=2,fsdp=256"'):
+        make_job("llama-7b", parse_slice("2xv5e:16x16"), batch=512, mesh=mesh)
 
 
 def test_without_libtpu_the_cpus_compiler_stands_in(monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -17,9 +18,10 @@ from train.mesh import MeshDriver, make_mesh
 from train.optimizer import make_optimizer
 from train.plan.between_slices import between_slices
 from train.plan.chips import find_chip
+from train.plan.collectives import collectives
 from train.plan.compile import bytes_a_chip, compile_on, traced_step, widest_share
 from train.plan.faults import faults, largest_gather
-from train.plan.fitting import advice, refuse_hopeless
+from train.plan.fitting import advice, memory_of, refuse_hopeless
 from train.plan.job import make_job
 from train.plan.report import Plan, make_plan, render
 from train.plan.slices import Slice, parse_slice
@@ -158,6 +160,32 @@ def test_other_families(model):
     assert traced.jaxpr.out_avals
 
 
+def test_rows_of_128k_tokens_fit_by_formula():
+    """README's plan of long rows: 16 of them on 256 chips, state and tokens in parts over both axes."""
+    words = {"batch": 16, "seq": 131_072, "mesh": "fsdp=16,sequence=16", "changes": {"attention_kernel": "ring"}}
+    job = make_job("llama-7b", parse_slice("v5e:16x16"), **words)
+    found = memory_of(job)
+    assert found["parameters"] == pytest.approx(4 * 6_738_415_616 / 256, rel=0.01) and job.model.remat == "full"
+    assert found["activations kept"] == 2 * 32 * 4096 * 131_072 / 16  # bfloat16, a layer's stream of a chip's tokens
+    assert sum(found.values()) < job.slice.chip.hbm_bytes
+    whole = make_job("llama-7b", parse_slice("v5e:16x16"), **words | {"mesh": "fsdp=16,tensor=16", "changes": {}})
+    assert sum(memory_of(whole).values()) > job.slice.chip.hbm_bytes
+    assert "it would with --remat full --mesh fsdp=16,sequence=16 (about" in advice(whole)
+
+
+def test_long_rows_are_split_in_the_compiled_step():
+    """The same plan small: four chips share a row, and none has a row's scores, its keys, or a parameter whole."""
+    length = 512
+    job = make_job("llama-tiny", EIGHT, batch=2, seq=length, mesh="fsdp=2,sequence=4",
+                   changes=TINY | {"num_layers": 2, "attention_kernel": "ring"})  # fmt: skip
+    step = compile_on(job, driver_of(job))
+    assert step.widest[0] == 1 / 8 and step.whole == 0 and faults(job, step) == ()
+    shapes = [tuple(map(int, found.split(","))) for found in re.findall(r"(?:f32|bf16)\[([\d,]+)\]", step.text)]
+    assert any(length // 4 in shape for shape in shapes) and not any(length in shape for shape in shapes)
+    assert any(row.kind == "collective-permute" and row.axes == ("sequence",)
+               for row in collectives(step.text, job.mesh_shape, "cpu"))  # fmt: skip
+
+
 def test_what_cannot_fit_says_what_would():
     job = make_job("llama-65b", parse_slice("v5e:2x4"), batch=8, seq=2048)
     with pytest.raises(InputError) as caught:
@@ -181,15 +209,37 @@ def test_planned_memory_is_what_a_run_takes():
 @pytest.mark.skipif(not has_library(), reason="libtpu is not installed")
 def test_libtpu_compiles_a_tiny_step(tmp_path):
     """In a process of its own, as the command runs: libtpu keeps what it has read of the environment."""
-    command = [sys.executable, "-m", "train", "plan", "--model", "llama-tiny", "--slice", "v5e:2x2", "--batch", "8"]
-    command += ["--seq", "32", "--json", str(tmp_path / "plan.json")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    assert ended.stderr == ""
-    plan = Plan.from_dict(json.loads((tmp_path / "plan.json").read_text()))
-    assert plan.compiler == "tpu" and plan.fits and plan.faults == () and "compiled by libtpu" in ended.stdout
+    plan = compiled_by_libtpu(tmp_path, "--slice", "v5e:2x2", "--batch", "8")
     assert plan.memory["parameters"] < plan.parameters * 4 / 4 * 1.02
     assert any(row["kind"] == "all-gather" and row["axes"] == ["fsdp"] for row in plan.collectives)
+
+
+@pytest.mark.skipif(not has_library(), reason="libtpu is not installed")
+def test_libtpu_compiles_a_tiny_step_of_two_slices(tmp_path):
+    """Weights stay within a slice; between them gradients alone travel, as sums in float32."""
+    plan = compiled_by_libtpu(tmp_path, "--slice", "2xv5e:2x2", "--batch", "16")
+    assert (plan.mesh, plan.chips) == ("slice=2,fsdp=4", 8)
+    rows = {(row["kind"], *row["axes"]): row for row in plan.collectives}
+    assert {kind for kind, *axes in rows if "slice" in axes} == {"all-reduce"}
+    assert ("all-gather", "fsdp") in rows and not any({"slice", "fsdp"} <= set(axes) for _, *axes in rows)
+    config = zoo.create("llama-tiny").config
+    table, sent = 4 * config.vocab_size * config.embed_dim, rows["all-reduce", "slice"]["payload"]
+    least = 4 * plan.parameters / 4  # each chip's part
+    # libtpu sums the token table's gradient over slices before it cuts it, where the formula has a chip's part.
+    assert least < sent < 1.3 * (least - table / 4 + table)
+
+
+def compiled_by_libtpu(folder, *words):
+    """The plan of llama-tiny, rows of 32."""
+    path = folder / "plan.json"
+    command = [sys.executable, "-m", "train", "plan", "--model", "llama-tiny", "--seq", "32", "--json", str(path)]
+    ended = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert ended.stderr == ""
+    plan = Plan.from_dict(json.loads(path.read_text()))
+    assert plan.compiler == "tpu" and plan.fits and plan.faults == () and "compiled by libtpu" in ended.stdout
+    assert f"  {plan.command}\n" in ended.stdout and f"  {plan.run}\n" in ended.stdout
+    return plan
 
 
 SENT = """HloModule step, is_scheduled=true

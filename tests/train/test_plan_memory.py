@@ -160,5 +160,5 @@ def test_each_lever_does_what_it_is_for():
 def test_what_the_compiler_says_it_needs():
     """Both forms of libtpu's refusal."""
     hbm = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.2G of 15.75G hbm."
-    new = "the total memory required for HLO temporaries (132.86G) exceeds available HBM (95.73G). HLO module: jit_step."
+    new = "the total memory required for HLO temporaries (132.86G) exceeds available HBM (95.73G). HLO module: f."
     assert used_of(hbm) == 17.2 * 2**30 and used_of(new) == 132.86 * 2**30 and used_of("Ran out of memory") == 0

@@ -1,6 +1,8 @@
 """Real processes on this machine: the numbers of one process, every row once, and an end in order when one is lost."""
 
+import random
 import signal
+import time
 
 import jax
 import numpy as np
@@ -21,7 +23,7 @@ from train.state import initial_state
 
 MODEL = zoo.ModelConfig(vocab_size=360, embed_dim=16, num_layers=1, num_heads=4, max_positions=24, dropout=0.1)
 TIMES = ("seconds", "tokens_per_second", "steps_per_second", "mfu")
-STEPS = 9
+STEPS, SAVES = 9, 4
 
 
 @pytest.fixture(scope="module")
@@ -31,34 +33,71 @@ def root(tmp_path_factory):
     write_shards(made_up.documents(), made_up.tokenizer(), root / "data", valid_fraction=0.1, progress=False)
     train = TrainConfig(
         data=str(root / "data"), steps=STEPS, batch_size=8, seq_len=24, learning_rate=1e-2, optimizer="sgd",
-        log_every=2, checkpoint_every=4, eval_every=6, driver="mesh", keep_last=3,
+        log_every=2, checkpoint_every=SAVES, eval_every=6, driver="mesh", keep_last=3,
     )  # fmt: skip
     for name, mesh in (("data", ""), ("tensor", "tensor=4")):
         RunConfig(MODEL, train.replace(mesh=mesh)).save(root / f"{name}.json")
     RunConfig(MODEL.replace(dropout=0.2), train).save(root / "other.json")
+    started = train.replace(start_from=str(root / "alone"))
+    RunConfig(MODEL, started).save(root / "started.json")
     loop.run(RunConfig(MODEL, train.replace(driver="jit")), root / "alone", quiet=True)
     loop.run(RunConfig(MODEL, train.replace(driver="jit")), root / "begun-alone", quiet=True, stop_at=4)
+    loop.run(RunConfig(MODEL, started.replace(driver="jit")), root / "started-alone", quiet=True)
     return root
 
 
 @pytest.fixture(scope="module")
-def two(root):
-    """Two processes of two devices go through the plan: one run is stopped, the last one kills process 1 at step 6."""
+def step_of_death():
+    """At which step process 1 is killed: another one each time."""
+    draw = time.time_ns()
+    step = random.Random(draw).randint(1, STEPS)
+    print(f"process 1 is killed at step {step} (seed {draw})")
+    return step
+
+
+def saved_before(step):
+    """The last step that is saved before this one; 0 where none is."""
+    return (step - 1) // SAVES * SAVES
+
+
+@pytest.fixture(scope="module")
+def two(root, step_of_death):
+    """Two processes of two devices go through the plan: two runs are stopped, the last one kills process 1."""
+    killed = {"config": "data", "folder": "killed", "signal": [1, step_of_death, "SIGKILL"]}
     runs = [
         {"config": "data", "folder": "two", "profile": "2:3"},
         {"config": "tensor", "folder": "begun-alone", "signal": [1, 6, "SIGTERM"]},
+        {"config": "tensor", "folder": "begun-alone"},
+        {"config": "data", "folder": "looked", "signal": [1, 6, "SIGTERM"], "moment": "evaluation"},
         {"config": "other", "folder": "two"},
         {"config": ["data", "other"], "folder": "never"},
-        {"config": "data", "folder": "killed", "signal": [1, 6, "SIGKILL"], "after": 4},
+        {"config": "started", "folder": "started", "programs": str(root / "data.json")},
+        killed | ({"after": saved_before(step_of_death)} if step_of_death > SAVES else {}),
     ]
     return start(_placed(runs, root), root / "of-two", 2, 2, "Open MPI")
 
 
 @pytest.fixture(scope="module")
-def four(root, two):
-    """Four processes of one device go on where two stopped or were killed."""
+def two_while_saving(root):
+    """Process 1 is killed when its save of step 4 has begun."""
+    run = {"config": "data", "folder": "half-saved", "signal": [1, SAVES, "SIGKILL"], "moment": "save"}
+    return start(_placed([run], root), root / "while-saving", 2, 2, "Slurm")
+
+
+@pytest.fixture(scope="module")
+def two_while_opening(root, two):
+    """The killed run is started again, and process 1 is killed before it has opened its data."""
     del two
-    return start(_placed([{"config": "data", "folder": "killed"}], root), root / "of-four", 4, 1, "Slurm")
+    run = {"config": "data", "folder": "killed", "signal": [1, 0, "SIGKILL"], "moment": "opening"}
+    return start(_placed([run], root), root / "while-opening", 2, 2, "Slurm")
+
+
+@pytest.fixture(scope="module")
+def four(root, two, two_while_saving, two_while_opening):
+    """Four processes of one device go on where two stopped or were killed."""
+    del two, two_while_saving, two_while_opening
+    runs = [{"config": "data", "folder": folder} for folder in ("killed", "half-saved", "looked")]
+    return start(_placed(runs, root), root / "of-four", 4, 1, "Slurm")
 
 
 def _placed(runs, root):
@@ -89,7 +128,7 @@ def assert_close(ours, theirs, tolerance=1e-6):
 
 
 def test_two_processes_give_the_numbers_of_one(root, two):
-    assert [note["processes"] for note in two.notes[0]] == [2] * 4 and two.notes[0][0]["devices"] == 4
+    assert [note["processes"] for note in two.notes[0]] == [2] * 7 and two.notes[0][0]["devices"] == 4
     assert_close(numbers(root / "two"), numbers(root / "alone"))
     ours, theirs = state_of(root, "two")[0], state_of(root, "alone")[0]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, theirs)
@@ -115,25 +154,29 @@ def test_processes_that_share_rows_feed_the_same_and_go_on_with_the_checkpoint_o
     assert first["fed"] == second["fed"] and first["fed"]["4"][0] == list(range(8))
     assert min(map(int, first["fed"])) == 4
     stopped, alone = numbers(root / "begun-alone"), numbers(root / "alone")
-    assert {(4, "train"), (6, "train"), (6, "valid")} <= {(line["step"], line["split"]) for line in stopped}
-    assert_close(stopped, [line for line in alone if line["step"] <= stopped[-1]["step"]], 1e-5)
+    assert (6, "valid") in {(line["step"], line["split"]) for line in stopped}
+    assert_close(stopped, alone, 1e-5)
+
+
+def test_two_processes_start_from_a_checkpoint_of_which_each_reads_its_part(root, two):
+    assert_close(numbers(root / "started"), numbers(root / "started-alone"))
+    assert numbers(root / "started")[0]["loss"] != numbers(root / "two")[0]["loss"]
 
 
 def test_sigterm_to_one_stops_all_at_one_step_saved(root, two):
     first, second = (notes[1] for notes in two.notes)
     assert first["code"] == second["code"] == 143
-    saved = max(int(p.name) for p in (root / "begun-alone" / "checkpoints").iterdir() if p.name.isdigit())
-    assert 6 <= saved < STEPS
-    assert state_of(root, "begun-alone")[1]["step"] == saved
+    assert first["saved"] == second["saved"] and 6 <= first["saved"][-1] < STEPS
+    assert min(map(int, two.notes[0][2]["fed"])) == first["saved"][-1] and two.notes[0][2]["step"] == STEPS
 
 
 def test_other_settings_are_told_by_all_with_one_line(two):
-    lines = [notes[2]["line"] for notes in two.notes]
+    lines = [notes[4]["line"] for notes in two.notes]
     assert lines[0] == lines[1] and "model.dropout was 0.1, now 0.2" in lines[0] and "\n" not in lines[0]
 
 
 def test_processes_with_other_settings_than_the_first_are_told_which(root, two):
-    lines = [notes[3]["line"] for notes in two.notes]
+    lines = [notes[5]["line"] for notes in two.notes]
     assert lines[0] == lines[1] and not (root / "never").exists()
     assert lines[0].startswith("the processes differ: model.dropout is 0.2 on process 1 (")
     assert ", 0.1 on process 0 (" in lines[0] and lines[0].endswith("; make them alike")
@@ -147,22 +190,37 @@ def test_the_first_process_alone_logs_and_traces(root, two):
     assert len(found) == 1 and b"step_num" in found[0].read_bytes()
 
 
-def test_a_killed_process_ends_the_job_in_bounded_time_with_one_line(two):
-    assert two.codes[1] == -signal.SIGKILL
-    assert two.codes[0] in (75, -signal.SIGABRT)
-    said = [line for line in two.errors[0].splitlines() if line.startswith("error: ")]
+def test_sigterm_in_an_evaluation_breaks_it_off_on_all(root, two):
+    """The one that it came to tells the other with the batches; what was not logged is made up for at the restart."""
+    first, second = (notes[3] for notes in two.notes)
+    assert first["code"] == second["code"] == 143
+    whole = len(two.notes[0][0]["evaluated"]) // 2  # batches of one evaluation
+    assert len(first["evaluated"]) == len(second["evaluated"]) <= min(whole, loop.LAG + 2)
+    assert first["saved"][-1] == 6 and state_of(root, "looked", step=6)[1]["owed"] is True
+
+
+@pytest.mark.parametrize("when", ["two", "two_while_saving", "two_while_opening"])
+def test_a_killed_process_ends_the_job_in_bounded_time_with_one_line(request, when):
+    ended = request.getfixturevalue(when)
+    assert ended.codes[1] == -signal.SIGKILL
+    assert ended.codes[0] in (75, -signal.SIGABRT)
+    said = [line for line in ended.errors[0].splitlines() if line.startswith("error: ")]
     assert len(said) == 1 and "lost" in said[0] and "run the same command again" in said[0]
-    assert "Check failure stack trace" not in two.errors[0] and "Traceback" not in two.errors[0]
+    assert "Check failure stack trace" not in ended.errors[0] and "Traceback" not in ended.errors[0]
 
 
-def test_resumed_after_the_kill_by_four_processes_it_is_bit_equal(root, two, four):
+@pytest.mark.parametrize("folder", ["killed", "half-saved", "looked"])
+def test_resumed_by_four_processes_it_is_bit_equal(root, two, four, step_of_death, folder):
     """The program over four devices is the same, however processes hold them; no row is lost and none fed twice."""
     assert four.codes == [0] * 4, four.errors
-    assert numbers(root / "killed") == numbers(root / "two")
-    ours, theirs = state_of(root, "killed")[0], state_of(root, "two")[0]
+    assert numbers(root / folder) == numbers(root / "two")
+    ours, theirs = state_of(root, folder)[0], state_of(root, "two")[0]
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
-    fed = [notes[0]["fed"] for notes in four.notes]
-    assert sorted(map(int, fed[0])) == list(range(4, STEPS))
-    for step in range(4, STEPS):
+    number = ["killed", "half-saved", "looked"].index(folder)
+    fed = [notes[number]["fed"] for notes in four.notes]
+    begun = {"killed": saved_before(step_of_death), "half-saved": min(map(int, fed[0])), "looked": 6}[folder]
+    assert begun in (0, SAVES, 2 * SAVES, 6)
+    assert sorted(map(int, fed[0])) == list(range(begun, STEPS))
+    for step in range(begun, STEPS):
         rows = [row for one in fed for row in one[str(step)][1]]
         assert rows == [row for notes in two.notes for row in notes[0]["fed"][str(step)][1]]

@@ -14,12 +14,14 @@ from typing import Any
 
 import jax
 import openai
+import pytest
 
 import zoo
 from tests import made_up
 from zoo.serve import lanes
 from zoo.serve.app import Service
 from zoo.serve.limits import Limits
+from zoo.serve.served import Served
 from zoo.serve.server import Server, bind
 
 NAME = "made-up"
@@ -117,7 +119,8 @@ def running(preset: str = "gpt-tiny", **limits: Any) -> Iterator[Running]:
     model, params = model_and_params(preset)
     taken = bind("127.0.0.1", 0)
     port = taken.getsockname()[1]
-    service = Service(model, params, tokenizer(), NAME, Limits(**{"concurrency": 4, "grace": 5.0} | limits))
+    limits = Limits(**{"concurrency": 4, "grace": 5.0} | limits)
+    service = Service(Served(model, params, tokenizer(), NAME, limits))
     server = Server(service)
     thread = threading.Thread(target=server.run, args=([taken],))
     thread.start()
@@ -128,6 +131,18 @@ def running(preset: str = "gpt-tiny", **limits: Any) -> Iterator[Running]:
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
+
+
+def serving(preset: str = "gpt-tiny", **limits: Any):
+    """A fixture: one server for the tests of a module, at rest at their end."""
+
+    @pytest.fixture(scope="module")
+    def served():
+        with running(preset, **limits) as found:
+            yield found
+            found.settle()
+
+    return served
 
 
 def slow_batches(monkeypatch) -> None:

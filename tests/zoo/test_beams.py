@@ -8,6 +8,7 @@ import pytest
 
 import zoo
 from zoo.errors import InputError
+from zoo.generation import beams, decoding, text_batch
 from zoo.generation.beams import beam_search
 
 VOCABULARY, STEPS, STOP = 8, 3, 7
@@ -16,7 +17,7 @@ PROMPTS = [[1, 2, 3], [4, 5]]
 
 @pytest.fixture(scope="module")
 def made():
-    model = zoo.create("llama-tiny", vocab_size=VOCABULARY, embed_dim=32, mlp_dim=64, max_positions=32)
+    model = zoo.create("llama-tiny", vocab_size=VOCABULARY, embed_dim=32, mlp_dim=64, max_positions=256)
     params = jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 1 else leaf, model.init(jax.random.key(2)))
     return model, params
 
@@ -68,16 +69,35 @@ def test_a_beam_of_one_is_greedy(made):
     assert out.tokens[:, 0].tolist() == zoo.generate(model, params, PROMPTS, max_new_tokens=STEPS).tokens.tolist()
 
 
+def test_programs_are_shared_by_lengths_and_the_prompt_may_come_in_chunks(made, monkeypatch):
+    """Prompts and texts of other lengths compile nothing anew; chunks and a cache that grows change none."""
+    model, params = made
+    programs = beams._begin, beams._go_on, beams._ended, decoding.last_logits
+    rows = [list(np.arange(20) % 7), [1, 2]]
+    whole = beam_search(model, params, rows, max_new_tokens=8, beams=3, stop_ids=[STOP])
+    before = [program._cache_size() for program in programs]
+    for prompt, new in (([1], 8), ([3] * 11, 5), ([2] * 20, 1)):
+        beam_search(model, params, [prompt, [4]], max_new_tokens=new, beams=3, stop_ids=[STOP])
+    assert [program._cache_size() for program in programs] == before
+    monkeypatch.setattr(text_batch, "CHUNK", 8)
+    monkeypatch.setattr(text_batch, "SLOTS", 9)
+    parts = beam_search(model, params, rows, max_new_tokens=8, beams=3, stop_ids=[STOP])
+    assert parts.tokens.tolist() == whole.tokens.tolist() and parts.tokens.shape == (2, 3, 8)
+    np.testing.assert_allclose(parts.scores, whole.scores, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
         ({"beams": 0}, "beams is 0; it must be from 1 to half of the vocabulary, 4"),
+        ({"beams": 2.0}, "beams is 2.0; it must be a whole number"),
+        ({"length_penalty": "1"}, "length_penalty is '1'; it must be a number"),
         ({"beams": 5}, "beams is 5; it must be from 1 to half of the vocabulary, 4"),
         ({"length_penalty": float("nan")}, "length_penalty is nan; it must be a number, such as 1.0"),
         ({"stop_ids": [8]}, "stop_ids holds id 8, outside the vocabulary: 0 to 7"),
         (
-            {"max_new_tokens": 30},
-            "a prompt of 3 tokens and 30 new ones exceed the model's 32 positions; ask for at most 29 new tokens",
+            {"max_new_tokens": 254},
+            "a prompt of 3 tokens and 254 new ones exceed the model's 256 positions; ask for at most 253 new tokens",
         ),
     ],
 )

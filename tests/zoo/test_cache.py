@@ -9,10 +9,10 @@ import pytest
 
 import zoo
 from zoo.attention import attend
-from zoo.cache import cut, init_cache, remember, take_rows
+from zoo.cache import cut, grow, init_cache, remember, take_rows
 from zoo.config import ModelConfig
 from zoo.errors import InputError
-from zoo.layer_config import LayerConfig
+from zoo.layer_config import LayerConfig, RotaryScaling
 from zoo.masks import Mask
 
 SIZES = {"vocab_size": 17, "embed_dim": 8, "num_heads": 4, "head_dim": 4, "mlp_dim": 12, "num_layers": 2}
@@ -141,8 +141,8 @@ def test_overrun_raises_and_under_jit_is_nan(case):
 
 def test_layout_and_dtype():
     loop, scan = zoo.Model(CONFIGS["gpt"]).init_cache(3, 5), zoo.Model(CONFIGS["llama"]).init_cache(3, 5, "bfloat16")
-    assert [keys.shape for keys in loop.keys] == [(3, 5, 4, 4)] * 2 and loop.keys[0].dtype == jnp.float32
-    assert [values.shape for values in scan.values] == [(1, 3, 5, 2, 4)] * 2 and scan.values[0].dtype == jnp.bfloat16
+    assert [keys.shape for keys in loop.keys] == [(3, 4, 5, 4)] * 2 and loop.keys[0].dtype == jnp.float32
+    assert [values.shape for values in scan.values] == [(1, 3, 2, 5, 4)] * 2 and scan.values[0].dtype == jnp.bfloat16
     model = zoo.Model(CONFIGS["llama"])
     out = model.apply(model.init(jax.random.key(0)), ROWS[:, :4], cache=model.init_cache(2, CAPACITY, "bfloat16"))
     assert out.cache.keys[0].dtype == jnp.bfloat16 and out.logits.dtype == jnp.float32
@@ -176,7 +176,7 @@ def test_a_ring_is_the_whole_cache(name, pieces):
     windows = [config.layer_pattern[i % len(config.layer_pattern)].window or 10 for i in range(config.num_layers)]
     if config.scan:
         windows = [*windows[: len(config.layer_pattern)], *windows[config.num_layers - config.num_tail :]]
-    assert [keys.shape[-3] for keys in caches[1].keys] == windows and caches[1].ring and not caches[0].ring
+    assert [keys.shape[-2] for keys in caches[1].keys] == windows and caches[1].ring and not caches[0].ring
 
 
 def test_what_a_ring_cannot_hold_is_refused_and_under_jit_nan():
@@ -215,8 +215,32 @@ def test_rows_go_back_to_places_of_their_own(case):
     np.testing.assert_allclose(feed(model, params, cache, ROWS[:1, 5:])[0][0, 0], expected[0, 5], atol=1e-5)
 
 
+@pytest.mark.parametrize("name, ring, dtype", [("scan", True, None), ("loop", False, None), ("learned", True, "int8")])
+def test_a_cache_that_grows_is_the_whole_one(name, ring, dtype):
+    """Room for two tokens, then five, ten, below and above the windows; a row dropped on the way."""
+    config = WINDOWS[name]
+    model = zoo.Model(config)
+    params = model.init(jax.random.key(3))
+    tokens = jax.random.randint(jax.random.key(4), (2, 10), 0, 17)
+    mask = jnp.ones((2, 10), int).at[1, :1].set(0)
+    whole, small, start = model.init_cache(2, 10, dtype, ring), model.init_cache(2, 2, dtype, ring), 0
+    for room, length in ((2, 2), (5, 2), (10, 2), (10, 2)):
+        small = grow(small, config=config, length=room, ring=ring)
+        part = slice(start, start + length)
+        if start == 4:
+            whole, small, tokens, mask = *(take_rows(x, jnp.asarray([1])) for x in (whole, small)), tokens[1:], mask[1:]
+        asked = dict(padding_mask=mask[:, part])
+        out, expected = (model.apply(params, tokens[:, part], cache=cache, **asked) for cache in (small, whole))
+        np.testing.assert_allclose(out.logits, expected.logits, atol=1e-5)
+        small, whole, start = out.cache, expected.cache, start + length
+    assert jax.tree.map(jnp.shape, small) == jax.tree.map(jnp.shape, whole)
+    for one, other in zip(jax.tree.leaves(small), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 @pytest.mark.parametrize("ring", [False, True])
-def test_int8_moves_attention_by_no_more_than_is_said(ring):
+@pytest.mark.parametrize("dtype, r", [("int8", 1 / 254), ("bfloat16", 2**-9)])
+def test_fewer_bits_move_attention_by_no_more_than_is_said(ring, dtype, r):
     """The bound of zoo.cache, on random keys and values with an outlier, whole and in a ring; zeros stay zeros."""
     window = 3 if ring else None
     config = CONFIGS["llama"].replace(layer_pattern=(LayerConfig(window=window),), scan=False)
@@ -225,8 +249,8 @@ def test_int8_moves_attention_by_no_more_than_is_said(ring):
     key, value = (jax.random.normal(k, (2, 6, 2, 4)).at[0, 2, 0, 1].set(9.0).at[:, 1].set(0.0) for k in keys[1:])
     mask = Mask(causal=True, window=window, query_start=5, key_valid=jnp.arange(9)[None] < 6)
     outs = []
-    for dtype in ("float32", "int8"):
-        cache = init_cache(config, 2, 9, dtype, ring)
+    for kind in ("float32", dtype):
+        cache = init_cache(config, 2, 9, kind, ring)
         held, start = (cache.keys[0], cache.values[0]), 0
         for count in (1, 4, 1):
             part = slice(start, start + count)
@@ -234,12 +258,15 @@ def test_int8_moves_attention_by_no_more_than_is_said(ring):
             held, seen_key, seen_value, here = remember(held, key[:, part], value[:, part], jnp.asarray(start), here)
             start += count
         outs.append(attend(query, seen_key, seen_value, mask=here)[0])
-    assert held[0].numbers.dtype == jnp.int8 and held[0].scales.dtype == jnp.float32
+    if dtype == "int8":
+        assert held[0].numbers.dtype == jnp.int8 and held[0].scales.dtype == jnp.float32
+    else:
+        assert held[0].dtype == jnp.bfloat16
     np.testing.assert_allclose(attend(query, key, value, mask=mask.replace(key_valid=None))[0], outs[0], atol=1e-5)
     near = slice(3, 6) if ring else slice(0, 6)
     largest = [np.abs(np.asarray(x[:, near])).max(axis=(1, 3)).repeat(2, axis=1) for x in (key, value)]  # [B, N]
-    slack = np.abs(np.asarray(query[:, 0])).sum(-1) * largest[0] * 4**-0.5 / 254
-    bound = largest[1] * (1 / 254 + np.exp(2 * slack) - 1)
+    slack = np.abs(np.asarray(query[:, 0])).sum(-1) * largest[0] * 4**-0.5 * r
+    bound = largest[1] * (r + np.exp(2 * slack) - 1)
     moved = np.abs(np.asarray(outs[1] - outs[0]))[:, 0].max(-1)
     assert (moved <= bound + 1e-6).all() and moved.max() > 1e-4
 
@@ -267,6 +294,16 @@ def test_refusals():
     shapes = gpt.init_shapes()
     assert message(lambda: gpt.init_cache(2, 17)) == "cache length 17 exceeds the model's 16 positions"
     assert message(lambda: gpt.init_cache(2, 0)) == "cache length is 0; it must be at least 1"
+    small = gpt.init_cache(2, 8)
+    assert message(lambda: grow(small, config=gpt.config, length=7)) == "a cache of 8 slots does not shrink to 7"
+    assert message(lambda: grow(small, config=gpt.config, length=17)) == (
+        "cache length 17 exceeds the model's 16 positions"
+    )
+    scaling = RotaryScaling("dynamic", 2.0, original_max_positions=8)
+    by_length = zoo.Model(CONFIGS["llama"].replace(rotary_scaling=scaling))
+    assert message(lambda: grow(by_length.init_cache(2, 8), config=by_length.config, length=9)) == (
+        'the angles of "dynamic" rotary scaling go by the cache\'s length: make it whole at once'
+    )
     full = zoo.create(CONFIGS["gpt"], visibility="full")
     assert message(lambda: full.init_cache(2, 4)) == (
         'a cache serves causal models; this one has visibility "full": run it on whole rows'

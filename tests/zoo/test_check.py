@@ -130,7 +130,7 @@ class ForgetsAKey(Model):
     def apply(self, params, inputs, **given):
         out = super().apply(params, inputs, **given)
         if out.cache is not None:
-            keys = tuple(key.at[:, 0].set(0.0) for key in out.cache.keys)
+            keys = tuple(key.at[:, :, 0].set(0.0) for key in out.cache.keys)
             out = out.replace(cache=out.cache.replace(keys=keys))
         return out
 

@@ -1,5 +1,7 @@
 """Choice among strings: the sums of log-probabilities that one pass over each whole text gives."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -46,6 +48,26 @@ def test_sums_are_those_of_whole_texts(made, rows, monkeypatch):
         assert found.index[i] == int(np.argmax([value for value, _ in pairs]))
 
 
+def test_long_choices_are_scored_a_part_at_a_time(made, monkeypatch):
+    """Logits of two places at a time, one row a pass: the same sums; of no program is an array larger."""
+    model, params, tokenizer = made
+    whole = choose(model, params, PROMPTS, CHOICES, tokenizer=tokenizer)
+    longest = max(int(tokens.max()) for tokens in whole.tokens)
+    monkeypatch.setattr(choosing, "PLACES", 2)
+    monkeypatch.setattr(choosing, "TOKENS", 32)
+    choosing._score.clear_cache()
+    parts = choose(model, params, PROMPTS, CHOICES, tokenizer=tokenizer)
+    for one, other in zip(parts.log_probs, whole.log_probs, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    width, rows = -(-longest // 2) * 2, 4
+    given = [np.zeros(shape, np.int32) for shape in ((rows, 16), (rows, 16), (rows, width), (rows, width))]
+    lowered = choosing._score.lower(params, *given, None, model=model, limit=tokenizer.vocab_size).as_text()
+    shapes = re.findall(r"tensor<([0-9x]+)xf32>", lowered)
+    sizes = [int(np.prod([int(n) for n in shape.split("x")])) for shape in shapes]
+    assert width > 2 and rows * 2 * 4096 in sizes and rows * width * 4096 not in sizes
+    choosing._score.clear_cache()
+
+
 def test_lengths_are_taken_out_where_asked(made):
     model, params, tokenizer = made
     plain = choose(model, params, PROMPTS[0], CHOICES, tokenizer=tokenizer)
@@ -63,6 +85,8 @@ def test_bad_input_is_one_line(made):
     how = 'normalise is "byte"; it must be one of none, tokens, bytes; did you mean "bytes"?'
     for prompts, choices, more, said in (
         ([], CHOICES, {}, "there are no prompts"),
+        (["a", ""], CHOICES, {}, "prompt 1 is empty: there is nothing to continue"),
+        ([[1, 2]], CHOICES, {}, "prompt 0 is [1, 2]; choices follow texts"),
         (PROMPTS, [CHOICES], {}, "1 lists of choices for 3 prompts; give one each, or one for all"),
         (["a"], [[]], {}, "the choices of prompt 0 must be texts, one at least, and none of them empty"),
         (["a"], [], {}, "the choices of prompt 0 must be texts, one at least, and none of them empty"),

@@ -8,7 +8,10 @@ import pytest
 import zoo
 from zoo.errors import InputError
 from zoo.generation import text_batch
+from zoo.generation.beams import beam_search
+from zoo.generation.choosing import choose
 from zoo.generation.generate import WANTED, stream
+from zoo.generation.prompts import check_tokenizer
 from zoo.layer_config import RotaryScaling
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]
@@ -16,12 +19,21 @@ NEW = 5
 NAMES = ["gpt-tiny", "gpt1-tiny", "llama-tiny"]
 
 
+def family(name):
+    model = zoo.create(name, vocab_size=48, embed_dim=32, mlp_dim=64, max_positions=32)
+    # Larger weights than at initialisation, so that the likeliest token depends on the context.
+    return model, jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 1 else leaf, model.init(jax.random.key(1)))
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def made(request):
-    model = zoo.create(request.param, vocab_size=48, embed_dim=32, mlp_dim=64, max_positions=32)
-    # Larger weights than at initialisation, so that the likeliest token depends on the context.
-    params = jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 1 else leaf, model.init(jax.random.key(1)))
-    return model, params
+    return family(request.param)
+
+
+@pytest.fixture(scope="module")
+def one():
+    """Of one family, for what does not go by it."""
+    return family(NAMES[0])
 
 
 def greedy_without_cache(model, params, prompt, steps):
@@ -113,6 +125,13 @@ def test_texts_have_one_bos_and_never_an_id_past_the_tokenizer(made):
     assert out.texts == ids.texts and out.texts[0] == "".join(str(i) for i in out.tokens[0, : out.lengths[0]])
 
 
+class Letters48(ThreeOfVocabulary):
+    vocab_size, adds_bos = 48, False
+
+    def encode_batch(self, texts):
+        return [self.encode(text) for text in texts]
+
+
 class OneForBoth(ThreeOfVocabulary):
     """BOS is EOS, as in OPT, whose texts begin with it, and in GPT-2, whose texts do not."""
 
@@ -172,6 +191,21 @@ def test_texts_keep_the_space_between_the_prompt_and_what_follows(made):
         ),
         (["hello"], {}, "prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)"),
         ([[1]], {"samples": 0}, "samples is 0; it must be at least 1"),
+        ([[1]], {"samples": 1.5}, "samples is 1.5; it must be a whole number"),
+        ([[1]], {"samples": True}, "samples is True; it must be a whole number"),
+        ([[1]], {"max_new_tokens": 2.5}, "max_new_tokens is 2.5; it must be a whole number"),
+        ([[1]], {"max_new_tokens": "5"}, "max_new_tokens is '5'; it must be a whole number"),
+        ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
+        ([[1]], {"min_new_tokens": 1.0}, "min_new_tokens is 1.0; it must be a whole number"),
+        ([[1]], {"top_k": True}, "top_k is True; it must be a whole number"),
+        ([[1]], {"top_k": 2.0}, "top_k is 2.0; it must be a whole number"),
+        ([[1]], {"temperature": "hot"}, "temperature is 'hot'; it must be a number"),
+        ([[1]], {"top_p": None}, "top_p is None; it must be a number"),
+        ([[1]], {"logit_bias": [3]}, "logit_bias is [3]; give {id: what is added to its logit}"),
+        ([[1]], {"stop_ids": ["a"]}, "stop_ids: id 'a' is no whole number"),
+        ([[1]], {"stop_ids": 3}, "stop_ids: ids are a int; give a list of whole numbers"),
+        ([[1]], {"banned_ids": [1.5]}, "banned_ids: id 1.5 is no whole number"),
+        ([[1]], {"forced_ids": [None]}, "forced_ids: id None is no whole number"),
         ([[1]], {"min_new_tokens": 6}, "min_new_tokens is 6; it must be from 0 to max_new_tokens, 5"),
         ([[1]], {"stop_ids": [48]}, "stop_ids holds id 48, outside the vocabulary: 0 to 47"),
         ([[1]], {"forced_ids": [-1]}, "forced_ids holds id -1, outside the vocabulary: 0 to 47"),
@@ -184,11 +218,71 @@ def test_texts_keep_the_space_between_the_prompt_and_what_follows(made):
         ),
     ],
 )
-def test_bad_input_is_one_line(made, prompts, settings, message):
-    model, params = made
+def test_bad_input_is_one_line(one, prompts, settings, message):
+    model, params = one
     with pytest.raises(InputError) as caught:
-        zoo.generate(model, params, prompts, max_new_tokens=NEW, **settings)
+        zoo.generate(model, params, prompts, **{"max_new_tokens": NEW} | settings)
     assert str(caught.value) == message
+
+
+def test_whole_numbers_of_any_kind_are_taken(one):
+    model, params = one
+    right = zoo.generate(model, params, PROMPTS, max_new_tokens=NEW, stop_ids=[7])
+    kinds = dict(max_new_tokens=np.int64(NEW), stop_ids=np.asarray([7]), temperature=np.float32(0), samples=np.int8(1))
+    assert zoo.generate(model, params, PROMPTS, **kinds).tokens.tolist() == right.tokens.tolist()
+
+
+def test_weights_that_are_no_numbers_are_one_line(one):
+    """In whatever is made of them: texts, drafts, beams, choices, a stream."""
+    model, params = one
+    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, params)
+    asked = dict(max_new_tokens=NEW, tokenizer=Letters48())
+    for call in (
+        lambda: zoo.generate(model, broken, PROMPTS, **asked),
+        lambda: zoo.generate(model, broken, PROMPTS, draft=(model, params), **asked),
+        lambda: list(stream(model, broken, "12", **asked)),
+        lambda: beam_search(model, broken, PROMPTS, beams=2, **asked),
+        lambda: choose(model, broken, "12", ["3", "4"], tokenizer=Letters48()),
+    ):
+        with pytest.raises(InputError, match="the model gives numbers that are not finite: its weights hold such, or"):
+            call()
+
+
+FITS = [(48, 48), (50257, 50304), (50295, 51200), (100015, 102400), (259, 384)]
+OTHERS = [(49, 48), (4096, 49152), (44000, 49152)]
+
+
+@pytest.mark.parametrize("pieces, vocabulary, fits", [(*x, True) for x in FITS] + [(*x, False) for x in OTHERS])
+def test_a_tokenizer_fits_tables_with_rows_to_spare_and_no_others(pieces, vocabulary, fits):
+    tokenizer = ThreeOfVocabulary()
+    tokenizer.vocab_size = pieces
+    if fits:
+        return check_tokenizer(tokenizer, vocabulary)
+    with pytest.raises(InputError) as caught:
+        check_tokenizer(tokenizer, vocabulary)
+    assert str(caught.value) == (
+        f"the tokenizer has {pieces} pieces but the model's vocabulary {vocabulary}: they do not belong together"
+    )
+
+
+def test_an_empty_text_is_no_prompt_though_a_bos_would_stand_there(one):
+    for prompts, which in (([""], 0), (["12", ""], 1)):
+        with pytest.raises(InputError, match=f"prompt {which} is empty: there is nothing to continue"):
+            zoo.generate(*one, prompts, max_new_tokens=NEW, tokenizer=OneForBoth(True))
+
+
+def test_models_that_see_a_prompt_both_ways_are_refused(one):
+    model, params = one
+    other = zoo.Model(model.config.replace(visibility="prefix"))
+    for call in (zoo.generate, beam_search):
+        with pytest.raises(InputError) as caught:
+            call(other, params, PROMPTS, max_new_tokens=NEW)
+        assert str(caught.value) == (
+            'generation reads a prompt from left to right, and this model sees a prefix both ways (visibility "prefix")'
+            '; to go on so all the same, give zoo.Model(model.config.replace(visibility="causal"))'
+        )
+    same = zoo.Model(other.config.replace(visibility="causal"))
+    assert zoo.generate(same, params, PROMPTS, max_new_tokens=2).tokens.shape == (2, 2)
 
 
 def test_encoders_are_refused():
@@ -259,7 +353,7 @@ def test_a_stream_is_the_text_of_generate_with_its_stops(made):
     assert len(cut.texts[0].split()) == cut.lengths[0]
 
 
-@pytest.mark.parametrize("wrong,line", [({"stop": ""}, "a stop text is empty"), ({"every": 0}, "every is 0")])
-def test_what_a_stream_refuses(made, wrong, line):
+@pytest.mark.parametrize("wrong, line", [({"every": 0}, "every is 0"), ({"every": 1.5}, "every is 1.5; it must be a")])
+def test_what_a_stream_refuses(one, wrong, line):
     with pytest.raises(zoo.InputError, match=line):
-        next(stream(*made, "123", max_new_tokens=8, tokenizer=Spaced(), **wrong))
+        next(stream(*one, "123", max_new_tokens=8, tokenizer=Spaced(), **wrong))

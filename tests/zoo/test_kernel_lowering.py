@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from zoo import attention
 from zoo.attention import attend
 from zoo.errors import InputError
 from zoo.masks import Mask
@@ -37,10 +38,11 @@ def cudnn(monkeypatch):
     monkeypatch.setitem(door.__globals__, "check_cudnn_version", lambda: 91300)
 
 
-def for_cuda(mask, ids=None, dtype=jnp.bfloat16, **options):
+def for_cuda(mask, ids=None, dtype=jnp.bfloat16, kernel="cudnn", length=T, keys=T, head_dim=H, **options):
     """The text of the program for CUDA, forward and backward."""
-    query, key = jax.ShapeDtypeStruct((B, T, N, H), dtype), jax.ShapeDtypeStruct((B, T, K, H), dtype)
-    traced = jax.jit(gradients(mask, "cudnn", **options)).trace(query, key, key, ids)
+    query, key = ((B, length, N, head_dim), (B, keys, K, head_dim))
+    query, key = jax.ShapeDtypeStruct(query, dtype), jax.ShapeDtypeStruct(key, dtype)
+    traced = jax.jit(gradients(mask, kernel, **options)).trace(query, key, key, ids)
     return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
@@ -59,6 +61,54 @@ def test_cudnn_is_given_segments_padding_and_bias(cudnn):
     calls = {"__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"}
     assert set(re.findall(r"__cudnn\$\w+", text)) == calls and f"{T}x{T}" in text
     assert set(re.findall(r"__cudnn\$\w+", for_cuda(Mask(), bias=jnp.zeros((1, N, T, T))))) == calls
+
+
+@pytest.fixture
+def ampere(cudnn, monkeypatch):
+    """As on a machine with an A100."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(attention, "_cuda_capability", lambda: 8.0)
+
+
+SEGMENTS = jax.ShapeDtypeStruct((B, T), jnp.int32)
+
+
+MASKED = [(Mask(causal=True), None), (Mask(), None), (Mask(causal=True), SEGMENTS), (Mask(), SEGMENTS),
+          (Mask(causal=True, window=40), SEGMENTS)]  # fmt: skip
+
+
+@pytest.mark.parametrize("mask,ids", MASKED, ids=str)
+def test_auto_on_a_gpu_is_cudnn_with_the_same_mask(ampere, mask, ids):
+    """The very program of the kernel by name: flash calls in both passes, what hides tokens among their arguments."""
+    found = for_cuda(mask, ids, kernel="auto")
+    assert found == for_cuda(mask, ids) and "fmha" in found
+    assert ("fmhaScaleBias" in found) == (ids is not None or mask.window is not None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": jnp.float32},
+        {"head_dim": 20},
+        {"head_dim": 256},
+        {"length": 255, "keys": 255},
+        {"length": 2, "keys": 256},
+        {"bias": jnp.zeros((1, N, T, T))},
+        {"soft_cap": 30.0},
+    ],
+    ids=str,
+)
+def test_auto_leaves_to_xla_what_cudnn_might_not_take(ampere, options):
+    assert "cudnn" not in for_cuda(Mask(causal=True), kernel="auto", **options)
+
+
+def test_auto_is_cudnn_for_cuda_alone_and_from_ampere_on(ampere, monkeypatch):
+    for generation in (0.0, 7.5):  # another maker's, a T4
+        monkeypatch.setattr(attention, "_cuda_capability", lambda generation=generation: generation)
+        assert "cudnn" not in for_cuda(Mask(causal=True), kernel="auto")
+    monkeypatch.undo()
+    assert attention._cuda_capability() == 0.0  # none is here
+    assert "cudnn" not in for_cuda(Mask(causal=True), kernel="auto")
 
 
 def test_cudnn_is_refused_for_other_devices(cudnn):

@@ -1,11 +1,13 @@
 """zoo.fill_mask: probabilities are the model's own at each gap; what has no gap, or no read-out, is refused."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import zoo
 from zoo.errors import InputError
+from zoo.masked_texts import GAPS, _likeliest
 
 MODEL, PARAMS = zoo.load("oneblock/bert-tiny")
 TOKENIZER = zoo.load_tokenizer("oneblock/bert-tiny")
@@ -40,6 +42,15 @@ def test_what_a_guess_says():
     assert len(gaps) == 1 and len(gaps[0]) == 3
     best = gaps[0][0]
     assert best.piece == TOKENIZER.piece(best.token) and best.text == TOKENIZER.decode([best.token]).strip()
+
+
+def test_logits_of_many_gaps_do_not_exist_at_once():
+    """What XLA reserves for 16,384 gaps: a part's logits, and not those of all, 1.3 GB."""
+    model = zoo.create("bert-tiny", vocab_size=20_000, embed_dim=8, num_heads=1, num_layers=1, head="masked_lm")
+    at = jax.ShapeDtypeStruct((32, 512), jnp.int32)
+    lowered = _likeliest.lower(model.init_shapes(), at, at, at, model=model, top=5, limit=20_000)
+    attention = 3 * 4 * 32 * 512 * 512
+    assert lowered.compile().memory_analysis().temp_size_in_bytes < attention + 8 * 4 * GAPS * 20_000
 
 
 def test_every_spelling_of_a_gap_is_one():

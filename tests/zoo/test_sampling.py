@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from zoo.errors import InputError
-from zoo.generation.sampling import Memory, Sampling, adjusted, choose, draw, empty_memory, filter_logits, for_rows
+from zoo.generation.sampling import (
+    Memory,
+    Sampling,
+    adjusted,
+    choose,
+    draw,
+    empty_memory,
+    filter_logits,
+    for_rows,
+    probabilities,
+)
 
 LOGITS = jnp.asarray([[1.0, 3.0, 2.0, 3.0, -1.0]])  # the likeliest are 1 and 3, equal
 VOCAB = LOGITS.shape[1]
@@ -34,6 +44,20 @@ def test_top_p_keeps_the_shortest_head_that_reaches_p_and_always_the_likeliest(t
 def test_filters_apply_after_the_temperature():
     # At temperature 10 the distribution is flat: the first two of five reach only 0.46.
     assert kept(temperature=10.0, top_p=0.5) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("more", [{}, {"top_p": 0.9}, {"top_k": 2, "min_p": 0.1}])
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 2e-38, 1e-45, 3e38, 1e300])
+def test_temperatures_at_the_ends_of_float32(temperature, more):
+    """Near 0 the likeliest comes, as at 0, and at the other end all are equal; no number is lost to infinity."""
+    logits, sampling = jnp.asarray([[10.0, 30.0, 20.0, -jnp.inf]]), Sampling(temperature=temperature, **more)
+    shares = np.asarray(probabilities(logits, *for_rows([sampling], 4)))[0]
+    if temperature < 1:
+        assert shares.tolist() == [0.0, 1.0, 0.0, 0.0]
+        assert draw(logits, jax.random.split(jax.random.key(0), 1), sampling).tolist() == [1]
+    else:
+        np.testing.assert_allclose(shares[shares > 0], 1 / (shares > 0).sum(), rtol=1e-6)
+        assert shares[3] == 0 and (shares > 0).sum() >= 2
 
 
 def test_temperature_zero_takes_the_first_of_the_likeliest():
@@ -66,8 +90,11 @@ def test_drawn_frequencies_are_the_softmax():
         ({"min_p": 1.5}, "min_p is 1.5; it must be from 0 (off) to 1"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; it must be above 0, 1 is off"),
         ({"presence_penalty": float("nan")}, "presence_penalty is nan; it must be a finite number, 0 is off"),
+        ({"frequency_penalty": -1e39}, "frequency_penalty is -1e+39; it must be a finite number, 0 is off"),
+        ({"repetition_penalty": 1e-45}, "repetition_penalty is 1e-45; it must be above 0, 1 is off"),
         ({"logit_bias": {VOCAB: 1.0}}, "logit_bias names id 5; ids go from 0 to 4"),
         ({"logit_bias": {1: float("inf")}}, "logit_bias of id 1 is inf; it must be a number below infinity"),
+        ({"logit_bias": {1: 1e39}}, "logit_bias of id 1 is 1e+39; it must be a number below infinity"),
         ({"banned": (3,), "vocab_limit": 3}, "banned names id 3; ids go from 0 to 2"),
         ({"banned": (0, 1, 2, 3, 4)}, "every id is banned; leave at least one"),
         ({"top_k": -1}, "top_k is -1; it must be from 0 (off) to the vocabulary's 5"),

@@ -2,13 +2,15 @@
 
 import base64
 import json
+import threading
 
 import jax
 import numpy as np
 import pytest
 
 import zoo
-from tests.zoo.serving import NAME, expected, model_and_params, running, tokenizer
+from tests.zoo.serving import NAME, expected, model_and_params, running, serving, tokenizer
+from zoo.serve import answers, app, lanes
 from zoo.serve.speech import Speech
 
 PROMPT, OTHER = "The river sings", "every quiet meadow turns"
@@ -17,17 +19,7 @@ ALL = dict(temperature=0.9, presence_penalty=1.5, frequency_penalty=0.5)
 MORE = dict(top_k=5, min_p=0.01, repetition_penalty=1.2)
 
 
-@pytest.fixture(scope="module")
-def decoder():
-    with running() as found:
-        yield found
-        found.settle()
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    with running("bert-tiny") as found:
-        yield found
+decoder, encoder = serving(), serving("bert-tiny")
 
 
 def complete(decoder, **given):
@@ -71,11 +63,12 @@ def test_seeds_prompts_and_samples_are_those_of_generate(decoder):
 
 def test_a_warm_server_has_the_programs_of_a_default_request():
     with running("gpt-tiny") as served:
-        kinds = served.service.engine._programs._met
+        kinds = served.service.engine._desk.programs._met
         served.service.warm()
-        assert len(kinds) == 1
+        warm = set(kinds)
+        assert [kind[0] for kind in sorted(warm, key=str)] == ["advance", "begin"]
         made = served.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "Hi"}])
-        assert made.choices[0].finish_reason and len(kinds) == 1
+        assert made.choices[0].finish_reason and kinds == warm
         assert served.metrics()["oneblock_first_token_seconds_count"] == 1
 
 
@@ -211,6 +204,43 @@ def test_models_health_and_metrics(decoder):
     assert change["oneblock_generated_tokens_total"] == 5
     assert change["oneblock_first_token_seconds_count"] == change["oneblock_tokens_per_second_count"] == 1
     assert after["oneblock_waiting_texts"] == after["oneblock_running_texts"] == 0
+
+
+def test_the_event_loop_reads_and_writes_nothing_long(decoder, encoder, monkeypatch):
+    """Bodies are parsed and answers written beside it: whoever asks for the health is not kept waiting."""
+    seen = set()
+
+    def noted(module, name):
+        real = getattr(module, name)
+
+        def work(*args):
+            seen.add((name, threading.current_thread().name.rsplit("_", 1)[0]))
+            return real(*args)
+
+        monkeypatch.setattr(module, name, work)
+
+    for module, name in ((app, "parse"), (answers, "embeddings"), (answers, "_dumped"), (lanes, "parts_of")):
+        noted(module, name)
+    complete(decoder, max_tokens=2)
+    encoder.client.embeddings.create(model=NAME, input=[PROMPT, OTHER], encoding_format="float")
+    assert seen == {
+        ("parse", "oneblock-reader"),
+        ("embeddings", "oneblock-reader"),
+        ("_dumped", "oneblock-reader"),
+        ("parts_of", "oneblock-model"),
+    }
+
+
+def test_json_is_written_a_piece_at_a_time(monkeypatch):
+    value = answers.embeddings("m", np.ones((40, 5), np.float32), False, 3)
+    value |= {"a": [], "b": {}, "c": [{"d": None, "e": [1.5, "ä\ud800"]}], "f": [[1], [2]], "g": "\u2028"}
+    plain = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    sizes, real = [], answers._dumped
+    monkeypatch.setattr(answers, "_dumped", lambda one: (sizes.append(len(str(one))), real(one))[1])
+    assert answers.encoded(value) == plain and json.loads(plain)["data"][3]["embedding"] == [1.0] * 5
+    assert max(sizes) < 40
+    with pytest.raises(ValueError):
+        answers.encoded({"a": [{"b": float("nan")}]})
 
 
 def test_speech_is_the_same_however_its_tokens_come():

@@ -8,12 +8,17 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
+import numpy as np
 import pytest
 
+import zoo
+from tests.zoo import serving
 from tests.zoo.serving import expected, running, slow_batches
 from zoo import cli, command_line
+from zoo.calibration import sample_rows
 from zoo.command_line import Terminated
-from zoo.serve import command, lanes, server
+from zoo.serve import answers, command, lanes, server
 
 PROMPT, COMPLETIONS = "The river sings", "/v1/completions"
 LONG = {"prompt": PROMPT, "max_tokens": 90, "temperature": 0}
@@ -84,6 +89,50 @@ def test_heads_that_never_end_and_too_many_connections(monkeypatch):
             connection.close()
 
 
+def test_who_reads_slowly_gets_all_and_who_stands_still_is_cut_off(monkeypatch):
+    """The clock of a client that does not read begins anew with each byte that goes."""
+    monkeypatch.setattr(server, "STUCK_SECONDS", 1.0)
+    real = answers.embeddings
+    monkeypatch.setattr(answers, "embeddings", lambda name, found, *rest: real(name, np.tile(found, (400, 6)), *rest))
+    body = json.dumps({"input": PROMPT}).encode()
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    def narrow(host, port):  # what the system takes in between would hide who does not read
+        taken = server.bind(host, port)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        return taken
+
+    monkeypatch.setattr(serving, "bind", narrow)
+    got = {}
+
+    def client(port, name, pause, size):
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            connection.settimeout(30)
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(head + body)
+            whole = b""
+            try:
+                while part := connection.recv(size):
+                    whole += part
+                    time.sleep(pause)
+            except ConnectionResetError:
+                pass
+            told = int(whole.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            got[name] = len(whole.partition(b"\r\n\r\n")[2]) / told
+
+    with running("bert-tiny") as served:
+        given = (served.port, "slow", 0.015, 8192), (served.port, "still", 3.5, 8192)
+        threads = [threading.Thread(target=client, args=one) for one in given]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        threads[0].join(30)
+        passed = time.monotonic() - began
+        threads[1].join(30)
+    assert got["slow"] == 1 and got["still"] < 0.5 and passed > 2 * server.STUCK_SECONDS
+
+
 def closed(connection):
     try:
         return connection.recv(1) == b""
@@ -101,6 +150,7 @@ def closed(connection):
         (["--concurrency", "0"], "--concurrency is 0; it must be at least 1"),
         (["--timeout", "nan"], "--timeout is nan; it must be a number of seconds above 0"),
         (["--max-body", "-1"], "--max-body is -1"),
+        (["--max-length", "4096"], "--max-length is 4096; this model has 128 positions (0 takes all)"),
     ],
 )
 def test_starts_that_cannot_be(words, said, capsys, monkeypatch):
@@ -119,6 +169,31 @@ def test_starts_that_cannot_be(words, said, capsys, monkeypatch):
         assert command_line.run("zoo", cli.SUBCOMMANDS, ["serve", "oneblock/gpt-tiny", *words]) == 2
     out, line = capsys.readouterr()
     assert said in line and line.count("\n") == 1 and out == ""
+
+
+def test_an_encoder_has_no_cache(capsys):
+    words = ["serve", "oneblock/bert-tiny", "--port", "0", "--cache-dtype", "int8"]
+    assert command_line.run("zoo", cli.SUBCOMMANDS, words) == 2
+    said = capsys.readouterr().err
+    assert said == "error: --cache-dtype is int8; an encoder keeps no keys and values: leave it out\n"
+
+
+def test_int8_weights_are_served(monkeypatch, capsys):
+    """Quantised as `zoo generate --int8` does it; nothing listens here."""
+    found = []
+
+    def run(self, sockets):
+        found.append(self._service.served)
+        sockets[0].close()
+
+    monkeypatch.setattr(server.Server, "run", run)
+    words = ["serve", "oneblock/gpt-tiny", "--port", "0", "--int8", "--no-warm-up"]
+    assert command_line.run("zoo", cli.SUBCOMMANDS, words) == 0
+    model, params, words = *zoo.load("oneblock/gpt-tiny"), zoo.load_tokenizer("oneblock/gpt-tiny")
+    small, expected_params = zoo.quantize(model, params, calibration=sample_rows(words))
+    assert found[0].model == small and "keys and values of 8 texts of 128 tokens" in capsys.readouterr().out
+    same = jax.tree.map(lambda one, other: bool((one == other).all()), found[0].params, expected_params)
+    assert all(jax.tree.leaves(same))
 
 
 def test_a_missing_extra_is_named(monkeypatch, capsys):

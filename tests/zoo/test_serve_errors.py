@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import openai
 import pytest
 
-from tests.zoo.serving import NAME, expected, read, running, slow_batches
+from tests.zoo.serving import NAME, expected, read, running, serving, slow_batches
 from zoo.errors import InputError
 from zoo.serve import lanes
+from zoo.serve.asked import completion
 from zoo.serve.fields import parse
 from zoo.serve.limits import Limits, Refusal
 
@@ -19,22 +20,13 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 
 
-@pytest.fixture(scope="module")
-def decoder():
-    with running(concurrency=1, max_waiting=2, max_body=2000) as found:
-        yield found
-        found.settle()
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    with running("bert-tiny") as found:
-        yield found
+decoder, encoder = serving(concurrency=1, max_waiting=2, max_body=2000), serving("bert-tiny")
 
 
 BAD = [
     ({"prompt": PROMPT, "tempreture": 1}, 'there is no field "tempreture"; did you mean "temperature"?', "tempreture"),
     ({"prompt": PROMPT, "suffix": "x"}, '"suffix" is not supported here', "suffix"),
+    ({"prompt": PROMPT, "best_of": 2}, '"best_of" is not supported here (but 1)', "best_of"),
     ({"prompt": PROMPT, "temperature": -0.1}, '"temperature" is -0.1; it must be a number from 0 to 2', "temperature"),
     ({"prompt": PROMPT, "temperature": "hot"}, '"temperature" is "hot"; it must be a number', "temperature"),
     ({"prompt": PROMPT, "temperature": True}, '"temperature" is true', "temperature"),
@@ -97,7 +89,9 @@ def test_completions_that_are_refused(decoder, body, said, param):
         ({"messages": [{"role": "user"}]}, '"messages[0].content" is null; it must be a text'),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 'content[0].type" is "image_url"'),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, '"messages[0].tool_calls" is not supp'),
-        ({"tools": [{}]}, '"tools" is not supported here'),
+        ({"tools": [{}]}, '"tools" is not supported here (but [])'),
+        ({"response_format": {"type": "json_object"}}, '"response_format" is not supported here (but {"type": "te'),
+        ({"store": 0}, '"store" is not supported here (but false)'),
         ({"top_logprobs": 2}, '"top_logprobs" is 2; it must be left out where logprobs is not true'),
         ({"logprobs": True, "top_logprobs": 21}, '"top_logprobs" is 21'),
         ({"max_tokens": 2, "max_completion_tokens": 2}, '"max_tokens" is 2; it must be left out'),
@@ -107,6 +101,21 @@ def test_completions_that_are_refused(decoder, body, said, param):
 def test_conversations_that_are_refused(decoder, change, said):
     status, error = decoder.refusal(CHAT, {"messages": MESSAGES} | change)
     assert status == 400 and said in error["message"]
+
+
+def test_what_asks_for_nothing_is_taken(decoder):
+    """Fields that clients send with values that change nothing."""
+    idle = {"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "store": False, "n": 1}
+    idle |= {"modalities": ["text"], "service_tier": "auto", "parallel_tool_calls": True, "logprobs": False}
+    body = {"messages": MESSAGES, "max_tokens": 2, "temperature": 0}
+    answers = [json.loads(decoder.ask("POST", CHAT, body | more)[2])["choices"] for more in ({}, idle)]
+    assert answers[0] == answers[1]
+    body = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0}
+    answers = [
+        json.loads(decoder.ask("POST", COMPLETIONS, body | more)[2])["choices"]
+        for more in ({}, {"best_of": 1, "suffix": "", "echo": False, "stop": []})
+    ]
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(
@@ -183,10 +192,10 @@ def test_embeddings_that_are_refused(encoder, body, said):
 
 
 def test_a_model_without_a_chat_template(decoder, monkeypatch):
-    monkeypatch.setitem(decoder.service.tokenizer.__dict__, "chat_template", None)
+    monkeypatch.setitem(decoder.service.served.tokenizer.__dict__, "chat_template", None)
     status, error = decoder.refusal(CHAT, {"messages": MESSAGES})
     assert status == 400 and error["message"].startswith("this tokenizer has no chat template")
-    monkeypatch.setitem(decoder.service.tokenizer.__dict__, "chat_template", "{{ raise_exception('no\nhere') }}")
+    monkeypatch.setitem(decoder.service.served.tokenizer.__dict__, "chat_template", "{{ raise_exception('no\nhere') }}")
     assert "refuses these messages: no here" in decoder.refusal(CHAT, {"messages": MESSAGES})[1]["message"]
 
 
@@ -242,13 +251,13 @@ def test_a_request_that_takes_too_long(slow):
 def test_a_fault_of_the_model_ends_its_own_requests(decoder, monkeypatch, caplog):
     class Broken(lanes.TextBatch):
         def advance(self, until):
-            raise RuntimeError("RESOURCE_EXHAUSTED\nmore")
+            raise RuntimeError("RESOURCE_EXHAUSTED in /home/somebody/secret")
 
     with monkeypatch.context() as patch:
         patch.setattr(lanes, "TextBatch", Broken)
         status, error = decoder.refusal(COMPLETIONS, {"prompt": PROMPT})
-    assert status == 500 and error["message"] == "the model failed: RuntimeError: RESOURCE_EXHAUSTED"
-    assert "the model failed" in caplog.text
+    assert status == 500 and error["message"] == "the server failed at this request; its log says how"
+    assert "the model failed" in caplog.text and "/home/somebody/secret" in caplog.text
     good = decoder.client.completions.create(model=NAME, prompt=PROMPT, temperature=0, max_tokens=6)
     assert good.choices[0].text == expected(PROMPT, 6).texts[0]
 
@@ -256,14 +265,17 @@ def test_a_fault_of_the_model_ends_its_own_requests(decoder, monkeypatch, caplog
 def test_few_kinds_of_programs_are_kept(monkeypatch):
     cleared = []
     programs = [SimpleNamespace(clear_cache=lambda name=name: cleared.append(name)) for name in "abc"]
-    monkeypatch.setattr(
-        lanes, "decoding", SimpleNamespace(**dict(zip(("read", "begin", "advance"), programs, strict=True)))
-    )
+    monkeypatch.setattr(lanes, "PROGRAMS", programs)
     monkeypatch.setattr(lanes, "KINDS", 2)
     kept = lanes.Programs()
     for kind, count in ((1, 0), (2, 0), (1, 0), (3, 3), (1, 3), (2, 6)):
         kept.meet(kind)
         assert len(cleared) == count
+
+
+def test_biases_are_as_many_as_openai_takes():
+    with pytest.raises(Refusal, match='"logit_bias" has 301 ids; at most 300 are taken'):
+        completion({"prompt": "x", "logit_bias": {str(number): 1 for number in range(301)}}, NAME, 360)
 
 
 def test_json_that_is_nested_without_end():

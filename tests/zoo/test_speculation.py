@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 import zoo
+from tests.zoo.drawn import check_draws, shares
 from zoo.errors import InputError
-from zoo.generation.sampling import Sampling, filter_logits
+from zoo.generation import text_batch
+from zoo.generation.sampling import Sampling
+from zoo.generation.speculation import DraftedBatch
 from zoo.layer_config import RotaryScaling
 
 VOCABULARY, NEW = 6, 12
@@ -46,36 +48,83 @@ def test_greedy_text_is_the_large_models(made, settings):
     assert plain.acceptance is None and ((drafted.acceptance >= 0) & (drafted.acceptance <= 1)).all()
 
 
-def exact(model, params, prompt, sampling, steps):
+def test_a_draft_of_fewer_positions_and_caches_that_grow(made, monkeypatch):
+    """The caches have slots for the positions of both; rows that are ahead wait where a cache is full."""
+    model, params, _, _ = made
+    large = zoo.create("llama-tiny", **SIZES | {"max_positions": 256}, num_kv_heads=2)
+    small = zoo.create("gpt-tiny", **SIZES | {"max_positions": 64})
+    draft = small, jax.tree.map(lambda x: 6 * x if x.ndim > 1 else x, small.init(jax.random.key(7)))
+    asked = dict(max_new_tokens=40, key=jax.random.key(1), temperature=1.2, draft=draft, draft_tokens=3)
+    whole = zoo.generate(large, params, PROMPTS, **asked)
+    monkeypatch.setattr(text_batch, "SLOTS", 9)
+    grown = zoo.generate(large, params, PROMPTS, **asked)
+    assert grown.tokens.tolist() == whole.tokens.tolist() and grown.lengths.tolist() == [40] * 3
+    np.testing.assert_allclose(grown.log_probs, whole.log_probs, atol=1e-5)
+    work = DraftedBatch(large, params, PROMPTS, [Sampling()] * 3, draft=draft, drafts=3, max_new_tokens=40)
+    seen = {work.capacity, *(work.capacity for step in range(5, 41, 5) if not work.advance(step))}
+    assert seen == {9, 18, 36, 48} and work.now.draft_cache.capacity == 48
+    greedy = zoo.generate(large, params, PROMPTS, max_new_tokens=40)
+    assert work.result()[0].tolist() == greedy.tokens.tolist()
+
+
+@pytest.mark.parametrize("new, drafts", [(2, 8), (3, 2), (NEW, 3)])
+def test_only_drafts_that_could_be_part_of_the_text_are_counted(made, new, drafts):
+    """A model that drafts for itself has all of them taken; one after a stop token or the last token is none."""
+    model, params, _, _ = made
+    asked = dict(max_new_tokens=new, draft=(model, params), draft_tokens=drafts)
+    free = zoo.generate(model, params, PROMPTS, **asked)
+    assert free.acceptance.tolist() == [1.0] * 3
+    work = DraftedBatch(model, params, PROMPTS, [Sampling()] * 3, draft=(model, params), drafts=drafts,
+                        max_new_tokens=new, stop_ids=(int(free.tokens[0, new - 1]),))  # fmt: skip
+    work.advance(new)
+    _, lengths, _, ended = work.result()
+    assert work.now.tried.tolist() == work.now.taken.tolist()
+    made_by_rounds = lengths + ended - 1  # all but the prompt's own
+    assert (np.asarray(work.now.tried) <= made_by_rounds).all()
+    assert (np.asarray(work.now.tried) >= made_by_rounds * drafts // (drafts + 1)).all()
+
+
+def exact(model, params, prompt, settings, steps):
     """The probability of each text of so many tokens, by one pass over all of them."""
     lines = np.asarray(list(itertools.product(range(VOCABULARY), repeat=steps)))
     logits = model.apply(params, np.concatenate([np.tile(prompt, (len(lines), 1)), lines], axis=1)).logits
-    logits = logits[:, len(prompt) - 1 : -1]
-    shares = jax.nn.softmax(filter_logits(logits.reshape(-1, VOCABULARY), sampling)).reshape(logits.shape)
-    return np.take_along_axis(np.asarray(shares, np.float64), lines[..., None], axis=2)[..., 0].prod(axis=1)
+    logits = np.asarray(logits[:, len(prompt) - 1 : -1])
+    return np.asarray(
+        [
+            np.prod([shares(row[i], prompt, line[:i], **settings)[line[i]] for i in range(steps)])
+            for row, line in zip(logits, lines.tolist(), strict=True)
+        ]
+    )
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1.5}, dict(temperature=0.9, top_k=4, top_p=0.9, min_p=0.1)])
-def test_texts_are_distributed_as_the_large_models(made, settings):
+PENALTIES = dict(temperature=1.2, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.4)
+PENALTIES |= dict(logit_bias={2: 0.7}, top_p=0.97)
+
+
+@pytest.mark.parametrize(
+    "settings, drafts",
+    [
+        ({"temperature": 1.5}, 2),
+        (dict(temperature=0.9, top_k=4, top_p=0.9, min_p=0.1), 2),
+        (PENALTIES, 5),
+        (PENALTIES, None),
+    ],
+    ids=["plain", "filters", "penalties", "no draft"],
+)
+def test_texts_are_distributed_as_the_large_models(made, settings, drafts):
     """Chi-square over all texts of three tokens after two prompts; with fewer drafts, and more, than are left."""
     model, params, small, small_params = made
     draws, steps = 6000, 3
-    out = zoo.generate(
-        model, params, PROMPTS[:2], max_new_tokens=steps, key=jax.random.key(11), samples=draws,
-        draft=(small, small_params), draft_tokens=2, **settings,
-    )  # fmt: skip
+    draft = {} if drafts is None else dict(draft=(small, small_params), draft_tokens=drafts)
+    asked = dict(max_new_tokens=steps, key=jax.random.key(11), samples=draws)
+    out = zoo.generate(model, params, PROMPTS[:2], **asked, **draft, **settings)
     for number, prompt in enumerate(PROMPTS[:2]):
-        expected = draws * exact(model, params, prompt, Sampling(**settings), steps)
         mine = out.tokens[number * draws : (number + 1) * draws] @ (VOCABULARY ** np.arange(steps)[::-1])
         seen = np.bincount(mine, minlength=VOCABULARY**steps)
-        assert seen[expected == 0].sum() == 0
-        often = expected >= 5
-        expected, seen = (np.append(x[often], x[~often].sum()) for x in (expected, seen))
-        kept = expected > 0
-        statistic = ((seen - expected)[kept] ** 2 / expected[kept]).sum()
-        assert chi2.sf(statistic, kept.sum() - 1) > 1e-3
-    rate = out.acceptance.mean()
-    assert 0.1 < rate < 0.9  # the models disagree, or this would show nothing
+        check_draws(seen, draws * exact(model, params, prompt, settings, steps))
+    if drafts:
+        rate = out.acceptance.mean()
+        assert 0.1 < rate < 0.9  # the models disagree, or this would show nothing
 
 
 def test_a_row_draws_the_same_in_any_batch(made):

@@ -6,6 +6,7 @@ import pytest
 import zoo
 from zoo import cli
 from zoo.command_line import run
+from zoo.text_commands import lines
 
 PATH = "oneblock/bert-tiny"
 
@@ -71,6 +72,14 @@ def test_bad_input_gets_one_line(words, said, capsys, tmp_path, monkeypatch):
     err = capsys.readouterr().err
     assert said in err and err.startswith("error: ") and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_ends_where_editors_end_it(tmp_path):
+    """And not at the other characters that Unicode parts lines at: a text keeps its place among the vectors."""
+    texts = ["a\u2028b", "c\x85d", "e\x0bf\x0cg", "h\x1ci\x1dj\x1ek", "l\u2029m", "n"]
+    for end in ("\n", "\r\n"):
+        (tmp_path / "texts.txt").write_bytes("".join(text + end for text in [*texts, "", " "]).encode())
+        assert lines(tmp_path / "texts.txt") == texts
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,16 @@ import json
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import zoo
 from tests import made_up
+from zoo import text_rows
 from zoo.errors import InputError
-from zoo.text_rows import batches, framed
-from zoo.text_vectors import pooling_of
+from zoo.text_rows import LARGEST, batches, framed, in_blocks, rows_within
+from zoo.text_vectors import pooling_of, vectors_program
 
 TEXTS = ["oil prices rose", "a", "The bank of England cut its rate by a quarter of a point on Thursday. " * 3, "oil"]
 
@@ -87,6 +89,29 @@ def test_few_shapes_and_every_row_once():
             assert batch.mask[place].sum() == len(rows[number])
     (few,) = batches(rows[:3], 8, longest=512)
     assert few.tokens.shape == (4, 64) and few.mask[3].sum() == 1
+
+
+def test_long_texts_go_fewer_at_a_time_and_in_blocks(encoder, monkeypatch):
+    """Where arrays would grow too large; the vectors are the same."""
+    model, params, tokenizer = encoder
+    whole = zoo.embed(model, params, TEXTS, tokenizer=tokenizer)
+    config = zoo.create("bert-tiny", embed_dim=64, num_heads=8, mlp_dim=16).config
+    monkeypatch.setattr(text_rows, "LARGEST", 8 * 64 * 64 - 1)
+    assert [in_blocks(config, width).attention_kernel for width in (32, 64)] == ["auto", "blockwise"]
+    shapes = [batch.tokens.shape for batch in batches([[7] * n for n in (60, 30, 9, 3, 17, 5, 20)], 4, 512, 0, config)]
+    assert shapes == [(4, 16), (2, 32), (1, 32), (1, 64)]
+    monkeypatch.setattr(text_rows, "LARGEST", model.config.num_heads * 64 * 64 - 1)
+    np.testing.assert_allclose(zoo.embed(model, params, TEXTS, tokenizer=tokenizer), whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [512, 2048])
+def test_memory_of_long_texts_is_bounded(width):
+    """What XLA reserves for a batch of one layer: three arrays of LARGEST numbers; 9.7 GB for 16 texts of 2,048."""
+    model = zoo.create("bert-tiny", embed_dim=96, num_heads=12, mlp_dim=64, num_layers=1, max_positions=2048)
+    tokens = jax.ShapeDtypeStruct((rows_within(model.config, width, 16), width), jnp.int32)
+    blocks = zoo.create(in_blocks(model.config, width))
+    lowered = vectors_program.lower(model.init_shapes(), tokens, tokens, model=blocks, pooling="mean", normalize=True)
+    assert tokens.shape[0] == 8 and lowered.compile().memory_analysis().temp_size_in_bytes < 3 * 4 * LARGEST
 
 
 POOLING = "pooling_mode_"

@@ -147,6 +147,11 @@ class Batches:
                     batch[name][~real] = empty[name]
             yield batch
 
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and number type of the arrays of a batch, with the rows of all hosts."""
+        made = self._serve(np.zeros(len(self.places), np.int64), DRAWS, 0)
+        return {name: ((self.batch_size, *x.shape[1:]), x.dtype) for name, x in made.items()}
+
     def _serve(self, chosen: np.ndarray, purpose: int, step: int) -> Batch:
         draws = None
         if self.rows.draws:

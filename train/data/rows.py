@@ -76,6 +76,7 @@ class RowIndex:
         document: [slices] int64.
         start, length: [slices] int64 and int32: ids start to start + length of the document.
         opens, closes: [slices] bool: an opening and a closing special piece are added.
+        key: see `index_key`; "" of an index that is kept nowhere.
     """
 
     row_length: int
@@ -85,6 +86,7 @@ class RowIndex:
     length: np.ndarray
     opens: np.ndarray
     closes: np.ndarray
+    key: str = ""
 
     def __len__(self) -> int:
         return len(self.row_starts) - 1
@@ -229,13 +231,18 @@ def build_index(split: Split, framing: Framing, row_length: int, window: int = W
     )
 
 
+def index_key(split: Split, framing: Framing, row_length: int) -> str:
+    """16 hexadecimal digits of all that decides which slices make up which row, the version of the packing included."""
+    settings = [VERSION, WINDOW, framing.style, row_length, framing.before is not None, framing.after is not None]
+    content = [split.digest, hashlib.sha256(split.ends.data if len(split.ends) else b"").hexdigest()]
+    return hashlib.sha256(json.dumps(settings + content, allow_nan=False).encode()).hexdigest()[:16]
+
+
 def load_or_build(split: Split, framing: Framing, row_length: int, folder: Path | None = None) -> RowIndex:
     """`build_index`, kept in `folder` under a name made of everything that decides it; None keeps nothing."""
     if folder is None or not split.digest:
         return build_index(split, framing, row_length)
-    settings = [VERSION, WINDOW, framing.style, row_length, framing.before is not None, framing.after is not None]
-    content = [split.digest, hashlib.sha256(split.ends.data if len(split.ends) else b"").hexdigest()]
-    key = hashlib.sha256(json.dumps(settings + content, allow_nan=False).encode()).hexdigest()[:16]
+    key = index_key(split, framing, row_length)
     path = folder / f"rows-{framing.style}-{row_length}-{key}.npz"
     index = RowIndex.load(path)
     if index is None:
@@ -244,7 +251,7 @@ def load_or_build(split: Split, framing: Framing, row_length: int, folder: Path 
             index.save(path)
         except InputError:  # a read-only or full disk: the index is made again next time
             pass
-    return index
+    return dataclasses.replace(index, key=key)
 
 
 def _cut(lengths: np.ndarray, most: int) -> tuple[np.ndarray, ...]:

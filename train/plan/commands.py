@@ -42,7 +42,7 @@ def plan(
         slice: chips, such as v5e:16x16, v5p:4x4x8, 2xv5e:16x16 (two slices), v5p-256 (a cloud's name).
         batch: rows a step; by default the run's, or one row a chip.
         seq: tokens a row; by default the run's, or the model's longest.
-        mesh: axes, such as fsdp=64,tensor=4 (-1: what is left); by default fsdp over all chips the batch reaches.
+        mesh: axes, such as fsdp=64,tensor=4 (-1: what is left); by default the run's own, or fsdp over all chips.
         remat: what the backward pass recomputes; by default full for a preset.
         accumulate: micro-batches a step.
         attention: the attention kernel; by default the model's.
@@ -76,7 +76,8 @@ def plan(
     ask_for_devices(chips)  # should it come to the CPU's compiler
     fields = {"remat": remat, "attention_kernel": attention, "dtype": dtype}
     changes = {name: value for name, value in fields.items() if value} | model_fields(model_set)
-    job = make_job(model, chips, batch=batch, seq=seq, mesh=mesh, accumulate=accumulate, changes=changes)
+    asked = {"batch": batch, "seq": seq, "mesh": mesh, "accumulate": accumulate}
+    job = make_job(model, chips, **asked, changes=changes, reaching=search)
     with progress(quiet) as say:
         if search:
             from train.plan.search import search_plan

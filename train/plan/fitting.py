@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from train.plan.job import Job, check, default_mesh
+from train.plan.job import Job, check, default_mesh, shown, spread_mesh
 from train.plan.report import bytes_text
 from train.plan.roofline import estimate
 from train.plan.slices import larger
@@ -43,7 +43,7 @@ def advice(job: Job) -> str:
 
 
 def changes(job: Job) -> Iterator[tuple[str, Job]]:
-    """(words, changed job): remat full, then all chips on fsdp, then micro-batches, then larger slices, added up."""
+    """(words, changed job), added up: remat full, all chips on fsdp, micro-batches, tokens split, larger slices."""
     if job.model.remat != "full":
         job = job.replace(remat="full")
         yield "--remat full", job
@@ -58,27 +58,42 @@ def changes(job: Job) -> Iterator[tuple[str, Job]]:
     for micro in (n for n in range(job.train.accumulate + 1, most + 1) if most % n == 0):
         job = job.replace(accumulate=micro)
         yield " ".join([*done, f"--accumulate {micro}"]), job
+    yield from _split_rows(job)
     for wider in larger(job.slice):
         batch = max(job.train.batch_size, wider.chips)
         train = job.train.replace(batch_size=batch, accumulate=1, mesh="")
         try:
-            mesh = default_mesh(job.model, train, wider)
-            shown = ",".join(f"{axis}={size}" for axis, size in mesh.items())
-            grown = dataclasses.replace(job, slice=wider, train=train.replace(mesh=shown))
+            mesh = spread_mesh(job.model, train, wider)
+            grown = dataclasses.replace(job, slice=wider, train=train.replace(mesh=shown(mesh)))
             check(grown)
         except InputError:
             continue
         extra = f" --batch {batch}" if batch != job.train.batch_size else ""
+        extra += f" --mesh {shown(mesh)}" if mesh != default_mesh(wider) else ""
         yield f"--slice {wider}{extra} --remat {job.model.remat}", grown
+
+
+def _split_rows(job: Job) -> Iterator[tuple[str, Job]]:
+    """The job in one micro-batch, each row over 2, 4, 8 ... chips, and the rest of the chips on fsdp."""
+    train = job.train.replace(accumulate=1, mesh="")
+    each = job.slice.chips // job.slice.count
+    for ways in (1 << power for power in range(1, each.bit_length())):
+        if each % ways or train.seq_len % ways:
+            continue
+        sizes = default_mesh(job.slice) | {"fsdp": each // ways, "sequence": ways}
+        split = dataclasses.replace(job, train=train.replace(mesh=shown(sizes)))
+        try:
+            check(split)
+        except InputError:
+            continue
+        yield f"--remat {job.model.remat} --mesh {split.train.mesh}", split
 
 
 def _spread(job: Job) -> Job | None:
     """The job with every chip that its rows reach on fsdp."""
     try:
-        mesh = default_mesh(job.model, job.train, job.slice)
-        spread = dataclasses.replace(
-            job, train=job.train.replace(mesh=",".join(f"{axis}={size}" for axis, size in mesh.items()))
-        )
+        mesh = shown(spread_mesh(job.model, job.train, job.slice))
+        spread = dataclasses.replace(job, train=job.train.replace(mesh=mesh))
         check(spread)
     except InputError:
         return None

@@ -70,7 +70,11 @@ class Work:
             if not gathered:
                 return "ring"
             return "splash" if flash and length // ways % LANES == 0 else "gathered"
-        return "splash" if flash else "xla"
+        if flash:
+            return "splash"
+        fused = self.platform == "gpu" and ways == 1 and self.width == 2 and length % 2 == 0
+        fused = fused and not (config.attention_dropout or config.positions == "relative" or config.attention_soft_cap)
+        return "cudnn" if fused and config.head_dim % 8 == 0 and config.head_dim <= 128 else "xla"
 
     @property
     def scores_in_memory(self) -> bool:
@@ -203,6 +207,11 @@ def expected_collectives(work: Work) -> list[Collective]:
     and tokens that store nothing: sums of what each chip holds of the gradients. tensor: sums of [t, D]: two a layer
     forward, two backward, one more under remat "full", one each for embedding and read-out. sequence: keys and values
     go round a ring forward and backward, and with them their gradients.
+
+    Of docs/plans libtpu's programs gather and scatter that much (tests/train/test_plan_memory.py), and otherwise do as
+    they like with two things: a scatter whose parts are no multiple of a tile is padded, and neighbours exchange what
+    was padded (permutes); in nine of the fifteen the rows of an embedding travel forward alone, and the gradient of its
+    table, 4 V D / tp bytes whole on each chip, is summed once a step, over slices too.
     """
     config, train, w, g, mesh = work.config, work.train, work.width, work.gradient_bytes, work.mesh
     m, L, D, t = train.accumulate, config.num_layers, config.embed_dim, work.tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 import zoo
 from train.config import RunConfig, TrainConfig
-from train.mesh_axes import check_sequence, parse_axes
+from train.mesh_axes import check_sequence, check_slices, check_widths, parse_axes
 from train.objectives import fit_model
 from train.plan.slices import Slice
 from zoo.config import ModelConfig
@@ -66,6 +66,7 @@ def make_job(
     accumulate: int | None = None,
     changes: dict[str, Any] | None = None,
     options: dict[str, Any] | None = None,
+    reaching: bool = False,
 ) -> Job:
     """The job that a command line asks for.
 
@@ -74,16 +75,17 @@ def make_job(
         slice: the chips.
         batch: rows a step; None for the run's own, or one row a chip.
         seq: tokens a row; None for the run's own, or the model's max_positions.
-        mesh: axes; one size may be -1; empty for the default of `default_mesh`.
+        mesh: axes; one size may be -1; empty for the run's own, or else the default that a run has: see default_mesh.
         accumulate: micro-batches a step.
         changes: fields of ModelConfig.
         options: further fields of TrainConfig.
+        reaching: where no mesh is given take spread_mesh, which fits more batches, in place of the default.
 
     Raises:
         InputError: no such model; what the mesh, the batch or the slice cannot do.
     """
     changes, given = dict(changes or {}), dict(options or {})
-    if Path(model).is_file() or (Path(model) / "config.json").is_file() and _is_run(Path(model)):
+    if is_run(Path(model)):
         run = RunConfig.load(model)
         config, train = run.model, run.train
     else:
@@ -100,31 +102,42 @@ def make_job(
     if config.positions == "rotary" and config.max_positions < seq_len:
         changes.setdefault("max_positions", seq_len)
     config = zoo.create(config, **changes).config if changes else config
+    own = train.mesh if train.driver == "mesh" and train.mesh != "auto" else ""
     train = train.replace(**given | {"driver": "mesh", "mesh": ""})
-    sizes = _parsed(mesh, slice) if mesh else default_mesh(config, train, slice)
-    job = Job(config, train.replace(mesh=",".join(f"{k}={v}" for k, v in sizes.items())), slice, Path(model).name)
+    if reaching and not mesh:
+        sizes = spread_mesh(config, train, slice)
+    else:
+        mesh = mesh or own
+        sizes = _parsed(mesh, slice) if mesh and mesh != "auto" else default_mesh(slice)
+    job = Job(config, train.replace(mesh=shown(sizes)), slice, Path(model).name)
     check(job)
     return job
 
 
-def default_mesh(config: ModelConfig, train: TrainConfig, slice: Slice) -> dict[str, int]:
+def default_mesh(slice: Slice) -> dict[str, int]:
+    """What a run without --mesh takes on a pod (train.mesh_axes.default_axes): fsdp over each slice's chips.
+
+    A run on GPUs does not see which of them hang on one switch: there `slice` has to be named.
+    """
+    return ({"slice": slice.count} if slice.count > 1 else {}) | {"fsdp": slice.chips // slice.count}
+
+
+def spread_mesh(config: ModelConfig, train: TrainConfig, slice: Slice) -> dict[str, int]:
     """fsdp over every chip where a micro-batch has a row for each; else as many as divide it, the rest on tensor.
 
     Several slices lie on the axis `slice`: parameters are copied to each, and gradients alone cross between them.
+
+    Raises:
+        InputError: tensor would not divide the heads, or the rows not the slices.
     """
     rows = train.batch_size // train.accumulate
-    outer = {"slice": slice.count} if slice.count > 1 else {}
     each = slice.chips // slice.count
     if rows % slice.count:
         raise InputError(f"a micro-batch of {rows} rows cannot be split over {slice.count} slices")
     fsdp = math.gcd(each, rows // slice.count)
-    tensor = each // fsdp
-    if tensor > 1 and config.num_heads % tensor:
-        raise InputError(
-            f"batch {train.batch_size} is too small for {slice}: {rows} rows a micro-batch leave tensor={tensor}, "
-            f"which does not divide {config.num_heads} heads; give --batch {slice.chips * train.accumulate} or --mesh"
-        )
-    return outer | {"fsdp": fsdp} | ({"tensor": tensor} if tensor > 1 else {})
+    check_widths(each // fsdp, _widths(config), slice.chips)
+    sizes = default_mesh(slice) | {"fsdp": fsdp}
+    return sizes | ({"tensor": each // fsdp} if each > fsdp else {})
 
 
 def check(job: Job) -> None:
@@ -140,27 +153,39 @@ def check(job: Job) -> None:
             f'mesh "{train.mesh}" has {size} places and {job.slice} has {job.slice.chips} chips; '
             "give one axis the size -1 to take what is left"
         )
-    if job.slice.count > 1 and shape.get("slice", 1) not in (1, job.slice.count):
-        raise InputError(f'mesh "{train.mesh}": axis slice must be {job.slice.count}, the number of slices')
+    check_slices(shape, job.slice.count, job.slice.chips)
     ways = math.prod(shape.get(axis, 1) for axis in ("slice", "data", "fsdp"))
     rows = train.batch_size // train.accumulate
     if rows % ways:
-        hint = ways * train.accumulate
-        nearest_batch = max(hint, round(train.batch_size / hint) * hint)
         raise InputError(
             f"batch {train.batch_size}{f' in {train.accumulate} micro-batches' if train.accumulate > 1 else ''} is too "
-            f"small or uneven for mesh {train.mesh}, which splits rows {ways} ways; give --batch {nearest_batch}, or "
-            "move chips from fsdp to tensor or sequence"
+            f"small or uneven for mesh {train.mesh}, which splits rows {ways} ways; give {_other_rows(job, ways)}"
         )
-    for axis, what, number in (
-        ("tensor", "heads", config.num_heads),
-        ("tensor", "units of the feed-forward", config.mlp_dim),
-    ):
-        if number % shape.get(axis, 1):
-            raise InputError(f"mesh {train.mesh}: {axis}={shape[axis]} does not divide {number} {what}")
+    check_widths(shape.get("tensor", 1), _widths(config), job.slice.chips)
     check_sequence(shape, train.seq_len)
     if config.positions == "learned" and train.seq_len > config.max_positions:
         raise InputError(f"seq is {train.seq_len}, but {job.name} has learned {config.max_positions} positions")
+
+
+def _other_rows(job: Job, ways: int) -> str:
+    """The nearest batch for the mesh, and, if it is another, the mesh for the batch."""
+    train, step = job.train, ways * job.train.accumulate
+    batch = f"--batch {max(step, round(train.batch_size / step) * step)}"
+    try:
+        mesh = shown(spread_mesh(job.model, train, job.slice))
+    except InputError:
+        return batch
+    return batch if mesh == train.mesh else f"{batch} or --mesh {mesh}"
+
+
+def shown(sizes: dict[str, int]) -> str:
+    """A mesh as it is written."""
+    return ",".join(f"{axis}={size}" for axis, size in sizes.items())
+
+
+def _widths(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    heads = {"heads": (config.num_heads,), "key-value heads": (config.num_kv_heads,)}
+    return heads | {"FFN units": (config.mlp_dim,)}
 
 
 def _parsed(text: str, slice: Slice) -> dict[str, int]:
@@ -179,13 +204,14 @@ def _parsed(text: str, slice: Slice) -> dict[str, int]:
     return {axis: sizes[axis] for axis in MESH_AXES if axis in sizes}  # in the mesh's own order
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether it is a config.json (any file) or a folder with that of a run."""
     import json
 
     try:
-        plain = json.loads((folder / "config.json").read_text("utf-8"))
+        plain = json.loads((path / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
-        return False
+        return path.is_file()
     return isinstance(plain, dict) and {"model", "train"} <= set(plain)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -98,9 +99,9 @@ def compile_one(model: str, slice: str, path: Path, say: Callable[[str], None]) 
 
 def words(job: Job, model: str) -> list[str]:
     """The subcommand and options that plan `job`."""
-    from train.plan.report import command_of
+    from train.plan.command_lines import plan_command
 
-    return command_of(job, model).split()[3:]
+    return shlex.split(plan_command(job, model))[3:]
 
 
 def read(folder: Path) -> list[Plan]:

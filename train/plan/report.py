@@ -8,6 +8,7 @@ from typing import Any
 
 from train.plan.between_slices import between_slices
 from train.plan.collectives import by_kind_and_axes, collectives
+from train.plan.command_lines import plan_command, run_command
 from train.plan.compile import Compiled
 from train.plan.faults import faults
 from train.plan.flops import PALLAS_NOTE, count_flops
@@ -53,6 +54,7 @@ class Plan:
         command: that gives this plan.
         versions: of jax, and of libtpu where it compiled.
         sums: dtype in which gradients are summed over chips; earlier steps, kept as JSON, did so in bfloat16.
+        run: the command line that trains it, but for its folders; "" for a model made in Python.
     """
 
     model: str
@@ -90,6 +92,7 @@ class Plan:
     command: str
     versions: dict[str, str]
     sums: str = "bfloat16"
+    run: str = ""
 
     def chip_hours(self, tokens: float) -> tuple[float, float]:
         """Chip-hours of a run on so many tokens, (best, worst)."""
@@ -110,17 +113,6 @@ class Plan:
         names = {field.name for field in dataclasses.fields(cls)}
         kept = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items() if name in names}
         return cls(**kept)
-
-
-def command_of(job: Job, model: str) -> str:
-    """The command line that plans `job`."""
-    config, train = job.model, job.train
-    words = ["python -m train plan", f"--model {model}", f"--slice {job.slice}", f"--batch {train.batch_size}"]
-    words += [f"--seq {train.seq_len}", f"--mesh {train.mesh}", f"--remat {config.remat}"]
-    words += [f"--accumulate {train.accumulate}"] if train.accumulate > 1 else []
-    words += [f"--attention {config.attention_kernel}"] if config.attention_kernel != "auto" else []
-    words += [f"--dtype {config.dtype}"] if config.dtype != "bfloat16" else []
-    return " ".join(words)
 
 
 def make_plan(job: Job, compiled: Compiled, model: str = "") -> Plan:
@@ -194,9 +186,10 @@ def make_plan(job: Job, compiled: Compiled, model: str = "") -> Plan:
         tokens_per_second=prediction.tokens_per_second,
         assumptions=(*prediction.assumptions, *notes),
         seconds=compiled.lower_seconds + compiled.compile_seconds,
-        command=command_of(job, model or job.name),
+        command=plan_command(job, model or job.name, compiled.compiler),
         versions={name: version(name) for name in ("jax", "libtpu")[: 1 + (compiled.compiler == "tpu")]},
         sums=SUMS,
+        run=run_command(job, model or job.name),
     )
 
 
@@ -222,7 +215,9 @@ def render(plan: Plan, tokens: float | None = None) -> str:
     if plan.assumptions:
         lines += ["rests on", *(f"  - {line}" for line in plan.assumptions), ""]
     by = " and ".join(f"{name} {number}" for name, number in plan.versions.items())
-    lines += [f"compiled in {plan.seconds:.0f} s by {by}; again:", f"  {plan.command}"]
+    cost = f" --tokens {tokens:g}" if tokens else ""
+    lines += [f"compiled in {plan.seconds:.0f} s by {by}; again:", f"  {plan.command}{cost}"]
+    lines += ["the run, but for its steps and learning rate:", f"  {plan.run}"] if plan.run else []
     return "\n".join(lines)
 
 

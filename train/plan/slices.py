@@ -77,6 +77,8 @@ def _read(name: str) -> Slice:
     text = name.strip().lower()
     if typed := _TYPE.fullmatch(text):
         count, kind, units = typed.groups()
+        if (count and int(count) < 1) or int(units) < 1:
+            raise InputError(f'slice "{name}" is of nothing; did you mean "{kind}-{int(units) or 8}"?')
         if kind not in COUNTED:
             raise InputError(f'slice "{name}" is unknown{nearest(kind, COUNTED)}')
         kind, per_chip = COUNTED[kind]

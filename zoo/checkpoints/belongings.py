@@ -8,7 +8,7 @@ from zoo.checkpoints import plain_folder, run_folder
 from zoo.checkpoints.safetensors_file import read_json
 from zoo.errors import InputError
 from zoo.packages import checkpoint_folder, is_name
-from zoo.tokenizer import ROLES, Tokenizer, load_tokenizer
+from zoo.tokenizer import ROLES, Tokenizer, read_tokenizer
 from zoo.tokenizer_files import is_tokenizer_folder
 
 
@@ -20,9 +20,9 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     """
     place = _local(path)
     if place.is_file():
-        return load_tokenizer(place)
+        return read_tokenizer(place)
     found = next((folder for folder in _folders(place) if is_tokenizer_folder(folder)), None)
-    return None if found is None else load_tokenizer(found)
+    return None if found is None else read_tokenizer(found)
 
 
 def special_ids(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
@@ -42,11 +42,11 @@ def trained_with(path: str | os.PathLike[str]) -> str | None:
     """The fingerprint of the tokenizer that weights were trained with: as a run's newest (or the named) step says it,
     or a plain folder's config."""
     place = _local(path)
-    if plain_folder.is_folder(place):
-        return plain_folder.fingerprint(place)
-    if not run_folder.is_folder(place):
-        return None
     try:
+        if plain_folder.is_folder(place):
+            return plain_folder.fingerprint(place)
+        if not run_folder.is_folder(place):
+            return None
         step = (
             place
             if not (place / run_folder.CHECKPOINTS).is_dir()
@@ -56,6 +56,16 @@ def trained_with(path: str | os.PathLike[str]) -> str | None:
         return read_json(meta).get("tokenizer") if meta.is_file() else None
     except InputError:
         return None
+
+
+def require_trained_with(path: str | os.PathLike[str], tokenizer: Tokenizer) -> None:
+    """Raises InputError where weights lie at `path` that were trained with another tokenizer."""
+    known = trained_with(path)
+    if known is not None and known != tokenizer.fingerprint:
+        raise InputError(
+            f"the tokenizer in {os.fspath(path)} is not the one that its weights were trained with: fingerprint "
+            f"{tokenizer.fingerprint[:12]} and not {known[:12]}; ids would mean other pieces"
+        )
 
 
 def _folders(place: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from etils import epath
 from zoo.checkpoints.keys import report
 from zoo.checkpoints.orbax_quiet import held_signals, is_full, quiet_logs, quiet_restore
 from zoo.checkpoints.placing import Placing, flatten
+from zoo.checkpoints.unreadable import ELSEWHERE, unreadable
 from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.int8 import require_float
@@ -26,7 +27,6 @@ from zoo.model import Model
 from zoo.partition import path_string
 
 CHECKPOINTS = "checkpoints"
-ELSEWHERE = "name another step's folder, or copy it anew"
 
 
 def is_folder(path: epath.Path) -> bool:
@@ -44,30 +44,45 @@ def load(path: epath.Path, placing: Placing) -> tuple[Model, dict[str, Any]]:
     Raises:
         InputError: no config, no complete checkpoint, or parameters that are not those of the config, all named.
     """
+    import orbax.checkpoint as ocp
+
     run, step = (path, last_step(path)) if (path / CHECKPOINTS).is_dir() else (path.parent.parent, int(path.name))
     model = Model(placing.config(read_config(run)))
     where = run / CHECKPOINTS / str(step) / "params"
     if not where.is_dir():
         raise InputError(f"{where}: no such folder; this checkpoint holds no parameters")
-    import orbax.checkpoint as ocp
-
+    if not ocp.utils.is_checkpoint_finalized(where):
+        raise InputError(f"{where}: its writing has not ended; name another step's folder")
     quiet_logs()
     abstract = model.init_shapes()
-    with ocp.StandardCheckpointer() as checkpointer:
-        check_shapes(where, abstract, f"the model of {run / 'config.json'}")
-        shardings = placing.shardings(abstract)
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        target = jax.tree_util.tree_map_with_path(
-            lambda name, leaf: jax.ShapeDtypeStruct(
-                leaf.shape, placing.number_type, sharding=shardings[path_string(name)] or here
-            ),
-            abstract,
-        )
-        try:
-            with quiet_restore():
-                return model, checkpointer.restore(where, target)
-        except Exception as error:  # Orbax and its array store raise many kinds for damaged files
-            raise InputError(damaged(where, error)) from None
+    check_shapes(where, abstract, f"the model of {run / 'config.json'}")
+    shardings = placing.shardings(abstract)
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = jax.tree_util.tree_map_with_path(
+        lambda name, leaf: jax.ShapeDtypeStruct(
+            leaf.shape, placing.number_type, sharding=shardings[path_string(name)] or here
+        ),
+        abstract,
+    )
+    try:
+        with quiet_restore():
+            return model, restore_arrays(where, target)
+    except Exception as error:  # Orbax and its array store raise many kinds
+        raise unreadable(where, error) from error
+
+
+def restore_arrays(where: epath.PathLike, target: Any) -> Any:
+    """Reads a tree of arrays, each process the parts that its devices hold, and none waits for another.
+
+    Orbax's own checkpointer ends in a barrier, at which the others would stand where one process cannot read.
+
+    Args:
+        where: the folder of one item of a checkpoint.
+        target: ShapeDtypeStructs with shardings.
+    """
+    import orbax.checkpoint as ocp
+
+    return ocp.StandardCheckpointHandler().restore(epath.Path(where), args=ocp.args.StandardRestore(target))
 
 
 def check_shapes(where: epath.Path, params: dict[str, Any], what: str, remedy: str = ELSEWHERE) -> None:
@@ -79,15 +94,13 @@ def check_shapes(where: epath.Path, params: dict[str, Any], what: str, remedy: s
     """
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as checkpointer:
-        try:
-            with quiet_restore():
-                stored = checkpointer.metadata(where).item_metadata
-                if stored is None:
-                    raise ValueError("no record of its shapes can be read")
-            found = {name: tuple(leaf.shape) for name, leaf in flatten(stored.tree).items()}
-        except (ValueError, OSError, AttributeError, KeyError) as error:
-            raise InputError(damaged(where, error, remedy)) from None
+    try:
+        with quiet_restore():
+            # Of the handler itself: its checkpointer gives None for whatever went wrong.
+            stored = ocp.StandardCheckpointHandler().metadata(epath.Path(where))
+        found = {name: tuple(leaf.shape) for name, leaf in flatten(stored.tree).items()}
+    except Exception as error:  # Orbax and its array store raise many kinds
+        raise unreadable(where, error, remedy) from error
     wanted = {name: leaf.shape for name, leaf in flatten(params).items()}
     faults = {
         "missing": sorted(set(wanted) - set(found)),
@@ -99,12 +112,6 @@ def check_shapes(where: epath.Path, params: dict[str, Any], what: str, remedy: s
         ],
     }
     report(faults, str(where), what)
-
-
-def damaged(where: epath.Path, error: Exception, remedy: str = ELSEWHERE) -> str:
-    """The line for parameters that Orbax cannot read."""
-    said = " ".join(str(error).split())[:200]
-    return f"{where}: its files are damaged or missing; {remedy} ({said})"
 
 
 def no_step(name: str) -> str:
@@ -122,22 +129,30 @@ def load_config(path: epath.Path) -> ModelConfig:
     return read_config(path if (path / CHECKPOINTS).is_dir() else path.parent.parent)
 
 
+def steps_of(run: epath.PathLike) -> list[int]:
+    """The numbers of the complete checkpoints of a run, ascending."""
+    folder = epath.Path(run) / CHECKPOINTS
+    if not folder.is_dir():
+        return []
+    import orbax.checkpoint as ocp
+
+    return sorted(
+        int(entry.name)
+        for entry in folder.iterdir()
+        if entry.name.isdigit() and entry.is_dir() and ocp.utils.is_checkpoint_finalized(entry)
+    )
+
+
 def last_step(run: epath.Path) -> int:
     """The number of the newest complete checkpoint.
 
     Raises:
         InputError: there is none.
     """
-    import orbax.checkpoint as ocp
-
-    steps = [
-        int(entry.name)
-        for entry in (run / CHECKPOINTS).iterdir()
-        if entry.name.isdigit() and entry.is_dir() and ocp.utils.is_checkpoint_finalized(entry)
-    ]
+    steps = steps_of(run)
     if not steps:
         raise InputError(f"{run / CHECKPOINTS}: holds no complete checkpoint yet")
-    return max(steps)
+    return steps[-1]
 
 
 def read_config(run: epath.Path) -> ModelConfig:

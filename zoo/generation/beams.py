@@ -20,10 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from zoo.cache import Cache, repeat_rows, take_rows
+from zoo.cache import Cache, grow, repeat_rows, take_rows
 from zoo.errors import InputError
 from zoo.generation.prompts import continuation, left_padded, prompt_rows
-from zoo.generation.text_batch import check_ids, check_room, end_ids, require_decoder
+from zoo.generation.text_batch import (
+    check_ids,
+    check_room,
+    end_ids,
+    finite,
+    first_slots,
+    read_prompts,
+    require_decoder,
+    sizes,
+)
+from zoo.given_numbers import number, whole_number
 from zoo.model import Model
 
 NEVER = -1e30
@@ -88,19 +98,29 @@ def beam_search(
     length = max(len(row) for row in rows)
     limit = config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, config.vocab_size)
     check_room(config, length, max_new_tokens)
-    if not 1 <= beams <= limit // 2:
+    if not 1 <= whole_number("beams", beams) <= limit // 2:
         raise InputError(f"beams is {beams}; it must be from 1 to half of the vocabulary, {limit // 2}")
-    if not np.isfinite(length_penalty):
+    if not np.isfinite(number("length_penalty", length_penalty)):
         raise InputError(f"length_penalty is {length_penalty}; it must be a number, such as 1.0")
     stop_ids = end_ids(stop_ids, tokenizer)
     check_ids("stop_ids", stop_ids, limit)
-    tokens, mask = left_padded(rows, length)
-    cache = model.init_cache(len(rows), length + max_new_tokens, cache_dtype, ring=True)
-    begun = _begin(params, tokens, mask, cache, model=model, beams=beams, steps=max_new_tokens, limit=limit)
-    stops = jnp.asarray(stop_ids, jnp.int32)
-    found = _finish(params, begun, stops, jnp.float32(length_penalty), model=model, limit=limit)
-    tokens, lengths, scores = (np.array(x) for x in found)
-    scores = np.where(lengths > 0, scores, -np.inf)
+    room, width = sizes(config, length, max_new_tokens)
+    tokens, mask = left_padded(rows, width)
+    cache = model.init_cache(len(rows), first_slots(config, width, room), cache_dtype, ring=True)
+    logits, cache = read_prompts(model, params, tokens, mask, cache)
+    now = _begin(logits, cache, beams=beams, steps=room)
+    rules = dict(stops=jnp.asarray(stop_ids, jnp.int32), penalty=jnp.float32(length_penalty))
+    rules["most"] = jnp.int32(max_new_tokens)
+    while True:
+        until = min(max_new_tokens, now.cache.capacity - width)
+        now = _go_on(params, now, jnp.int32(until), **rules, model=model, limit=limit)
+        if until == max_new_tokens or int(now.step) < until:
+            break
+        slots = min(2 * now.cache.capacity, width + room)
+        now = now.replace(cache=grow(now.cache, config=config, length=slots, ring=True))
+    finite(np.asarray(now.live))
+    tokens, lengths, scores = (np.array(x) for x in _ended(now, rules["penalty"], rules["most"]))
+    tokens, scores = tokens[..., :max_new_tokens], np.where(lengths > 0, scores, -np.inf)
     texts = None
     if tokenizer is not None:
         ends = set(stop_ids)
@@ -115,16 +135,14 @@ def _without_end(ids: list[int], ends: set[int]) -> list[int]:
     return ids[:-1] if ids and ids[-1] in ends else ids
 
 
-@functools.partial(jax.jit, static_argnames=("model", "beams", "steps", "limit"))
-def _begin(params, tokens, mask, cache, *, model, beams, steps, limit) -> _Search:
-    """The prompts read once; K live beams each, of which the first alone has a probability."""
-    prompts = tokens.shape[0]
-    last = jnp.full((prompts, 1), tokens.shape[1] - 1)
-    out = model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=last)
+@functools.partial(jax.jit, static_argnames=("beams", "steps"))
+def _begin(logits, cache, *, beams, steps) -> _Search:
+    """K live beams of each prompt, of which the first alone has a probability."""
+    prompts = logits.shape[0]
     return _Search(
         step=jnp.int32(0),
-        cache=repeat_rows(out.cache, beams),
-        logits=jnp.repeat(out.logits[:, 0], beams, axis=0),
+        cache=repeat_rows(cache, beams),
+        logits=jnp.repeat(logits, beams, axis=0),
         live=jnp.full((prompts, beams), NEVER).at[:, 0].set(0.0),
         tokens=jnp.zeros((prompts, beams, steps), jnp.int32),
         ended=jnp.full((prompts, beams), NEVER),
@@ -133,18 +151,23 @@ def _begin(params, tokens, mask, cache, *, model, beams, steps, limit) -> _Searc
     )
 
 
-@functools.partial(jax.jit, static_argnames=("model", "limit"))
-def _finish(params, begun: _Search, stops, penalty, *, model, limit):
-    prompts, beams, steps = begun.tokens.shape
+def _scaled(total: jax.Array, count: jax.Array, penalty: jax.Array) -> jax.Array:
+    return total / count.astype(jnp.float32) ** penalty
+
+
+@functools.partial(jax.jit, static_argnames=("model", "limit"), donate_argnames=("now",))
+def _go_on(params, now: _Search, until, *, stops, penalty, most, model, limit) -> _Search:
+    """To step `until`, or until no live beam can reach the ended ones in `most` steps."""
+    prompts, beams, _ = now.tokens.shape
 
     def scaled(total, count):
-        return total / count.astype(jnp.float32) ** penalty
+        return _scaled(total, count, penalty)
 
     def running(now):
         # A live beam's sum only falls; what it may reach at best is that sum over the length that flatters it most.
-        counts = jnp.stack([now.step + 1, jnp.int32(steps)])
+        counts = jnp.stack([now.step + 1, most])
         hope = jnp.max(scaled(now.live.max(axis=1)[:, None], counts), axis=1)
-        return (now.step < steps) & jnp.any(hope > now.ended.min(axis=1))
+        return (now.step < until) & jnp.any(hope > now.ended.min(axis=1))
 
     def one_step(now):
         log_probs = jax.nn.log_softmax(_limited(now.logits.astype(jnp.float32), limit))
@@ -165,10 +188,14 @@ def _finish(params, begun: _Search, stops, penalty, *, model, limit):
         out = model.apply(params, chosen.reshape(-1, 1), cache=take_rows(now.cache, rows))
         return now.replace(step=now.step + 1, cache=out.cache, logits=out.logits[:, 0], live=live, tokens=lines)
 
-    now = jax.lax.while_loop(running, one_step, begun)
-    # Beams that have not ended count as they stand, where the last step was reached.
-    whole = (now.live > NEVER / 2) & (now.step == steps)
-    now = _join(now, jnp.where(whole, scaled(now.live, now.step), NEVER), now.tokens, now.step)
+    return jax.lax.while_loop(running, one_step, now)
+
+
+@jax.jit
+def _ended(now: _Search, penalty, most) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Tokens, lengths and scores; beams that have not ended count as they stand, where the last step was reached."""
+    whole = (now.live > NEVER / 2) & (now.step == most)
+    now = _join(now, jnp.where(whole, _scaled(now.live, now.step, penalty), NEVER), now.tokens, now.step)
     return now.ended_tokens, now.ended_lengths, now.ended
 
 

@@ -19,12 +19,14 @@ from zoo.cache import Cache, take_rows
 from zoo.errors import InputError, nearest
 from zoo.generation.pairs import Ids, encode_pairs, shared_length
 from zoo.generation.prompts import check_tokenizer, left_padded
-from zoo.generation.text_batch import check_room, longest_text, read_chunks, require_decoder
+from zoo.generation.text_batch import check_room, finite, longest_text, read_chunks, require_decoder
 from zoo.model import Model
 
 NORMALISE = ("none", "tokens", "bytes")
-# Choices in one pass: logits are [rows, tokens of the longest choice, V].
-ROWS = 16
+# Choices in one pass, and tokens of them: fewer choices where they are long.
+ROWS, TOKENS = 16, 4096
+# Tokens of each choice whose logits exist at a time, [rows, PLACES, V].
+PLACES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,8 @@ def choose(
         cache_dtype: as in zoo.generate.
 
     Raises:
-        InputError: no prompt, a prompt without choices, an empty choice, a pair longer than the model's positions.
+        InputError: no prompt, an empty one or one without choices, an empty choice, a pair longer than the model's
+            positions, weights that are no finite numbers.
     """
     config = model.config
     require_decoder(config)
@@ -84,9 +87,11 @@ def choose(
             raise InputError(f"choice {choice!r:.40} has no token of its own")
         check_room(config, len(context), len(continuation))
     found = np.zeros(len(pairs))
-    for start in range(0, len(pairs), ROWS):
-        part = slice(start, start + ROWS)
+    rows = max(1, min(ROWS, TOKENS // max(len(context) + len(text) for context, text in pairs)))
+    for start in range(0, len(pairs), rows):
+        part = slice(start, start + rows)
         found[part] = _log_probs(model, params, pairs[part], owners[part], tokenizer.vocab_size, cache_dtype)
+    finite(found)
     counts = np.array([len(continuation) for _, continuation in pairs])
     sizes = {"none": np.ones(len(pairs)), "tokens": counts}.get(normalise)
     if sizes is None:
@@ -100,6 +105,11 @@ def choose(
 def _lists(prompts: list[str], choices: Any) -> list[list[str]]:
     if not prompts:
         raise InputError("there are no prompts")
+    for number, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            raise InputError(f"prompt {number} is {prompt!r:.40}; choices follow texts")
+        if not prompt:
+            raise InputError(f"prompt {number} is empty: there is nothing to continue")
     choices = list(choices)
     lists = [choices] * len(prompts) if all(isinstance(choice, str) for choice in choices) else choices
     if len(lists) != len(prompts):
@@ -141,7 +151,8 @@ def _log_probs(
         cache = read_chunks(model, params, tokens, mask, cache, wide)
         cache = take_rows(cache, jnp.asarray([owner - first for owner in owners]))
     tokens, mask = np.zeros((len(pairs), long), np.int32), np.zeros((len(pairs), long), np.int32)
-    most = -(-max(len(text) for _, text in pairs) // 4) * 4
+    most = max(len(text) for _, text in pairs)
+    most = -(-most // 4) * 4 if most <= PLACES else -(-most // PLACES) * PLACES
     at, labels = np.full((len(pairs), most), 0, np.int32), np.zeros((len(pairs), most), np.int32)
     asked = np.zeros((len(pairs), most), bool)
     for i, (tail, (_, text)) in enumerate(zip(tails, pairs, strict=True)):
@@ -163,7 +174,17 @@ def _common(pairs: list[Ids], those: list[int]) -> list[int]:
 
 @functools.partial(jax.jit, static_argnames=("model", "limit"))
 def _score(params: Any, tokens, mask, at, labels, cache: Cache | None, *, model: Model, limit: int) -> jax.Array:
-    """float32 [R, K]: log p of the labels at these places."""
-    logits = model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=at).logits
-    logits = jnp.where(jnp.arange(logits.shape[-1]) < limit, logits, -jnp.inf)
-    return jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+    """float32 [R, K]: log p of the labels at these places; K is PLACES at most, or a multiple of it."""
+    hidden = model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=False).hidden
+    states = jnp.take_along_axis(hidden, at[..., None], axis=1)  # [R, K, D]
+
+    def part(given):
+        logits = model.unembed(params, given[0]).astype(jnp.float32)
+        logits = jnp.where(jnp.arange(logits.shape[-1]) < limit, logits, -jnp.inf)
+        return jnp.take_along_axis(jax.nn.log_softmax(logits), given[1][..., None], axis=-1)[..., 0]
+
+    def in_parts(x):
+        return jnp.moveaxis(x.reshape(x.shape[0], -1, min(PLACES, x.shape[1]), *x.shape[2:]), 1, 0)
+
+    each = jax.lax.map(part, (in_parts(states), in_parts(jnp.asarray(labels))))  # [parts, R, PLACES]
+    return jnp.moveaxis(each, 0, 1).reshape(at.shape)

@@ -69,34 +69,37 @@ def read(params: Any, tokens: jax.Array, mask: jax.Array, cache: Cache, *, model
     return model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=False).cache
 
 
-def _begin(
-    params: Any,
-    tokens: jax.Array,
-    mask: jax.Array,
+def _last_logits(params: Any, tokens: jax.Array, mask: jax.Array, cache: Cache, *, model: Model):
+    """The prompts' (last) tokens [P, C], padded on the left, in one pass: logits [P, V] of what follows, and the cache.
+
+    The cache holds what was read before, and is written where it is.
+    """
+    last = jnp.full((tokens.shape[0], 1), tokens.shape[1] - 1)
+    out = model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=last)
+    return out.logits[:, 0], out.cache
+
+
+def _start(
+    logits: jax.Array,
     cache: Cache,
     keys: jax.Array,
     rules: Rules,
     whole: tuple[jax.Array, jax.Array],
     *,
-    model: Model,
     parts: Parts,
     steps: int,
     samples: int = 1,
 ) -> Progress:
-    """The prompts' (last) tokens in one pass, and the first token of each row.
+    """The first token of each row.
 
     Args:
-        tokens, mask: int32 [P, C], padded on the left.
-        cache: holds what was read before.
+        logits, cache: after the prompts, P rows.
         keys: [P samples] random keys.
         rules: of P samples rows.
         whole: all tokens of the prompts and their mask, [P, T]: what the repetition penalty looks back on.
         steps: N, room for tokens.
         samples: rows a prompt.
     """
-    last = jnp.full((tokens.shape[0], 1), tokens.shape[1] - 1)
-    out = model.apply(params, tokens, padding_mask=mask, cache=cache, logits_at=last)
-    logits, cache = out.logits[:, 0], out.cache
     memory = empty_memory(parts, *whole, logits.shape[-1])
     if samples > 1:
         logits, memory = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), (logits, memory))
@@ -116,10 +119,33 @@ def _begin(
     return _chosen(progress, logits, cache, rules, parts)
 
 
-_STATIC = ("model", "parts", "steps", "samples")
-# With one sample a prompt the cache is written where it is; copies of its rows need room of their own.
-begin = jax.jit(_begin, static_argnames=_STATIC, donate_argnames=("cache",))
-begin_samples = jax.jit(_begin, static_argnames=_STATIC)
+last_logits = jax.jit(_last_logits, static_argnames=("model",), donate_argnames=("cache",))
+_repeat = jax.jit(_start, static_argnames=("parts", "steps", "samples"))
+
+
+@functools.partial(jax.jit, static_argnames=("model", "parts", "steps"), donate_argnames=("cache",))
+def begin(
+    params: Any,
+    tokens: jax.Array,
+    mask: jax.Array,
+    cache: Cache,
+    keys: jax.Array,
+    rules: Rules,
+    whole: tuple[jax.Array, jax.Array],
+    *,
+    model: Model,
+    parts: Parts,
+    steps: int,
+) -> Progress:
+    """The prompts' (last) tokens in one pass, and the first token of each row: `last_logits`, and arguments of it."""
+    logits, cache = _last_logits(params, tokens, mask, cache, model=model)
+    return _start(logits, cache, keys, rules, whole, parts=parts, steps=steps)
+
+
+def begin_samples(params, tokens, mask, cache, keys, rules, whole, *, model, parts, steps, samples) -> Progress:
+    """As `begin`, several rows a prompt: the pass writes the prompts' cache where it is, and then it is copied."""
+    logits, cache = last_logits(params, tokens, mask, cache, model=model)
+    return _repeat(logits, cache, keys, rules, whole, parts=parts, steps=steps, samples=samples)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "parts"), donate_argnames=("progress",))

@@ -11,10 +11,12 @@ import jax
 import numpy as np
 
 from zoo.errors import InputError
-from zoo.generation.prompts import WANTED, TextStream, continuation, overlap, prompt_rows
+from zoo.generation.prompts import WANTED, continuation, prompt_rows
+from zoo.generation.reading import Reader, stop_texts
 from zoo.generation.sampling import Sampling
 from zoo.generation.speculation import DraftedBatch
-from zoo.generation.text_batch import TextBatch, end_ids, require_decoder
+from zoo.generation.text_batch import TextBatch, end_ids, finite, require_decoder
+from zoo.given_numbers import number, whole_number, whole_numbers
 from zoo.model import Model
 
 __all__ = ["WANTED", "Generation", "Piece", "generate", "stream"]
@@ -28,7 +30,7 @@ class Generation:
     """What was generated, without the prompts. B = prompts x samples, the samples of a prompt next to each other.
 
     Attributes:
-        tokens: int32 [B, max_new_tokens]; after a row has stopped, its stop token is repeated.
+        tokens: int32 [B, max_new_tokens]; after a row has stopped, its stop token is repeated, or after a stop text 0.
         lengths: int32 [B], tokens of each row, the stop token not counted.
         log_probs: float32 [B, max_new_tokens], of each token under the model before bias, penalties, temperature and
             filters; 0 after the stop.
@@ -105,7 +107,7 @@ def generate(
             key of its own draws the same text in every batch.
         samples: texts a prompt, where above 1 each with the prompt's key folded by the sample's number.
         stop_ids: a row ends at any of these; None for the tokenizer's stop_ids.
-        stop: texts at which a row ends; they are cut off. They need a tokenizer.
+        stop: texts at which a row ends, at the one that is complete first; it is cut off. They need a tokenizer.
         min_new_tokens: tokens before which no row ends by a stop id.
         cache_dtype: of cached keys and values: "float32", "bfloat16" or "int8" (zoo.cache says how far off); None for
             the model's dtype.
@@ -116,23 +118,24 @@ def generate(
 
     Raises:
         InputError: an empty prompt, prompt plus new tokens beyond the model's positions, a model that is no causal
-            language model, sampling values out of range.
+            language model, sampling values out of range, weights that are no finite numbers, a tokenizer of another
+            model.
     """
+    require_decoder(model.config)
     sampling = Sampling(
-        temperature=float(temperature),
+        temperature=number("temperature", temperature),
         top_k=top_k,
-        top_p=float(top_p),
-        min_p=float(min_p),
-        repetition_penalty=float(repetition_penalty),
-        presence_penalty=float(presence_penalty),
-        frequency_penalty=float(frequency_penalty),
-        logit_bias=logit_bias or {},
-        banned=tuple(banned_ids),
+        top_p=number("top_p", top_p),
+        min_p=number("min_p", min_p),
+        repetition_penalty=number("repetition_penalty", repetition_penalty),
+        presence_penalty=number("presence_penalty", presence_penalty),
+        frequency_penalty=number("frequency_penalty", frequency_penalty),
+        logit_bias={} if logit_bias is None else logit_bias,
+        banned=tuple(whole_numbers("banned_ids", banned_ids)),
         vocab_limit=None if tokenizer is None else min(tokenizer.vocab_size, model.config.vocab_size),
     )
-    require_decoder(model.config)
     rows = prompt_rows(prompts, padding_mask, tokenizer, model.config.vocab_size)
-    stop = _stop_texts(stop)
+    stop = stop_texts(stop)
     if stop and tokenizer is None:
         raise InputError("stop texts need a tokenizer; give stop_ids without one")
     asked = dict(max_new_tokens=max_new_tokens, key=key, samples=samples, stop_ids=end_ids(stop_ids, tokenizer))
@@ -145,19 +148,32 @@ def generate(
     prompts_of = [row for row in rows for _ in range(samples)]
     if not stop:
         work.advance(max_new_tokens)
+    readers = [Reader(tokenizer, prompt, stop) for prompt in prompts_of if stop]
     while stop and not work.finished:
         work.advance(work.step + LOOK)
-        texts = _texts(tokenizer, prompts_of, work)
-        work.end([any(word in text for word in stop) for text in texts])
+        _read_on(readers, np.asarray(work.now.tokens), np.asarray(work.now.lengths))
+        work.end([reader.stopped for reader in readers])
     tokens, lengths, log_probs, ended = work.result()
-    texts = None if tokenizer is None else _texts(tokenizer, prompts_of, work)
-    if stop:
-        for i, text in enumerate(texts):
-            places = [text.find(word) for word in stop if word in text]
-            if places:
-                texts[i], ended[i] = text[: min(places)], True
-                lengths[i] = _ids_within(tokenizer, prompts_of[i], tokens[i, : lengths[i]].tolist(), texts[i])
+    texts = None
+    if tokenizer is not None and not stop:
+        of_rows = zip(prompts_of, tokens, lengths, strict=True)
+        texts = [continuation(tokenizer, prompt, row[:count].tolist()) for prompt, row, count in of_rows]
+    elif stop:
+        _read_on(readers, tokens, lengths)
+        texts = []
+        for i, reader in enumerate(readers):
+            reader.end()
+            texts.append(reader.take())
+            if reader.stopped:
+                ended[i], lengths[i] = True, reader.tokens_of(texts[i])
+                tokens[i, reader.count :] = log_probs[i, reader.count :] = 0
     return Generation(tokens, lengths, log_probs, texts, ended, None if draft is None else work.acceptance)
+
+
+def _read_on(readers: list[Reader], tokens: np.ndarray, lengths: np.ndarray) -> None:
+    for reader, row, length in zip(readers, tokens, lengths, strict=True):
+        for token in row[reader.count : length].tolist():
+            reader.read(token)
 
 
 def stream(
@@ -190,9 +206,9 @@ def stream(
         InputError: at the first piece: what `generate` refuses, an empty stop text, `every` below 1.
     """
     require_decoder(model.config)
-    if every < 1:
+    if whole_number("every", every) < 1:
         raise InputError(f"every is {every}: a piece holds one token or more")
-    stop = _stop_texts(stop)
+    stop = stop_texts(stop)
     rows = prompt_rows([prompt], None, tokenizer, model.config.vocab_size)
     sampling = sampling or Sampling(vocab_limit=min(tokenizer.vocab_size, model.config.vocab_size))
     work = TextBatch(
@@ -205,41 +221,17 @@ def stream(
         stop_ids=end_ids(stop_ids, tokenizer),
         cache_dtype=cache_dtype,
     )
-    words, held, seen = TextStream(tokenizer, rows[0]), "", 0
+    reader = Reader(tokenizer, rows[0], stop)
     while True:
-        count = int(work.now.lengths[0])
-        ids = tuple(np.asarray(work.now.tokens[0, seen:count]).tolist())
-        held, seen = held + words.add(ids), count
+        seen, count = reader.count, int(work.now.lengths[0])
+        finite(np.asarray(work.now.log_probs))
+        for token in np.asarray(work.now.tokens[0, seen:count]).tolist():
+            reader.read(token)
         if work.finished:
-            held += words.end()
-        places = [held.find(word) for word in stop if word in held]
-        if places:
-            yield Piece(held[: min(places)], ids, "stop")
+            reader.end()
+        ids = tuple(np.asarray(work.now.tokens[0, seen : reader.count]).tolist())
+        why = "stop" if reader.stopped or bool(work.now.done[0]) else "length" if work.finished else ""
+        yield Piece(reader.take(), ids, why)
+        if why:
             return
-        if work.finished:
-            yield Piece(held, ids, "stop" if bool(work.now.done[0]) else "length")
-            return
-        keep = max((overlap(held, word) for word in stop), default=0)
-        yield Piece(held[: len(held) - keep], ids)
-        held = held[len(held) - keep :]
         work.advance(work.step + every)
-
-
-def _stop_texts(stop: Sequence[str] | str) -> tuple[str, ...]:
-    stop = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(stop):
-        raise InputError("a stop text is empty; it would end every text before its first character")
-    return stop
-
-
-def _texts(tokenizer: Any, prompts: list[list[int]], work: TextBatch) -> list[str]:
-    tokens, lengths = np.asarray(work.now.tokens), np.asarray(work.now.lengths)
-    return [
-        continuation(tokenizer, prompt, row[:count].tolist())
-        for prompt, row, count in zip(prompts, tokens, lengths, strict=True)
-    ]
-
-
-def _ids_within(tokenizer: Any, prompt: list[int], ids: list[int], text: str) -> int:
-    """How many of the ids it takes to say `text`."""
-    return next(n for n in range(len(ids) + 1) if continuation(tokenizer, prompt, ids[:n]).startswith(text))

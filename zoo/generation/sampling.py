@@ -19,6 +19,13 @@ import numpy as np
 from flax import struct
 
 from zoo.errors import InputError
+from zoo.given_numbers import number, whole_number, whole_numbers
+
+# Those of Sampling that need not be whole.
+NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+# Penalties and biases are no larger: sums and products of them are numbers in float32. At such a temperature all are
+# equal.
+LARGEST = 1e30
 
 
 @dataclass(frozen=True)
@@ -51,29 +58,35 @@ class Sampling:
     banned: Sequence[int] = ()
 
     def check(self, vocab_size: int) -> None:
-        """Raises InputError for a value outside its range, naming the range."""
+        """Raises InputError for a value outside its range, naming the range, or of another kind."""
+        for name in NUMBERS:
+            number(name, getattr(self, name))
+        whole_number("top_k", self.top_k)
+        if not isinstance(self.logit_bias, Mapping):
+            raise InputError(f"logit_bias is {self.logit_bias!r:.40}; give {{id: what is added to its logit}}")
+        banned = whole_numbers("banned", self.banned)
         if not 0 <= self.temperature < math.inf:
             raise InputError(f"temperature is {self.temperature}; it must be 0 (greedy) or above")
-        if not (isinstance(self.top_k, int) and 0 <= self.top_k <= vocab_size):
+        if not 0 <= self.top_k <= vocab_size:
             raise InputError(f"top_k is {self.top_k}; it must be from 0 (off) to the vocabulary's {vocab_size}")
         if not 0 <= self.top_p <= 1:
             raise InputError(f"top_p is {self.top_p}; it must be from 0 to 1 (off)")
         if not 0 <= self.min_p <= 1:
             raise InputError(f"min_p is {self.min_p}; it must be from 0 (off) to 1")
-        if not 0 < self.repetition_penalty < math.inf:
+        if not 1 / LARGEST <= self.repetition_penalty <= LARGEST:
             raise InputError(f"repetition_penalty is {self.repetition_penalty}; it must be above 0, 1 is off")
         for name in ("presence_penalty", "frequency_penalty"):
-            if not math.isfinite(getattr(self, name)):
+            if not abs(getattr(self, name)) <= LARGEST:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be a finite number, 0 is off")
         if self.vocab_limit is not None and not 1 <= self.vocab_limit <= vocab_size:
             raise InputError(f"vocab_limit is {self.vocab_limit}; it must be from 1 to the vocabulary's {vocab_size}")
         limit = self.vocab_limit or vocab_size
-        for name, ids in (("logit_bias", self.logit_bias), ("banned", self.banned)):
+        for name, ids in (("logit_bias", self.logit_bias), ("banned", banned)):
             for token in ids:
                 if not (isinstance(token, int | np.integer) and 0 <= token < limit):
                     raise InputError(f"{name} names id {token!r}; ids go from 0 to {limit - 1}")
         for token, bias in dict(self.logit_bias).items():
-            if not (isinstance(bias, int | float) and not math.isnan(bias) and bias != math.inf):
+            if not (isinstance(bias, int | float | np.number) and (abs(bias) <= LARGEST or bias == -math.inf)):
                 raise InputError(f"logit_bias of id {token} is {bias!r}; it must be a number below infinity")
         if not np.isfinite(self.offsets(vocab_size)).any():
             raise InputError("every id is banned; leave at least one")
@@ -136,17 +149,20 @@ class Memory:
         return Memory(seen, counts)
 
 
-def for_rows(rows: Sequence[Sampling], vocab_size: int) -> tuple[Parts, Settings]:
-    """One Sampling a row as what a program is compiled for and the data that it gets."""
+def for_rows(rows: Sequence[Sampling], vocab_size: int, given: Parts | None = None) -> tuple[Parts, Settings]:
+    """One Sampling a row as what a program is compiled for and the data that it gets.
+
+    `given`: parts that do all that the rows need, and maybe more: what changes nothing in a row is data, too.
+    """
     drawn = [row for row in rows if row.temperature > 0]
     head = 0
     if any(0 < row.top_k < vocab_size or row.top_p < 1 for row in drawn):
         most = [row.top_k or vocab_size for row in drawn]
         head = min(vocab_size, 1 << (max(most) - 1).bit_length())  # few sizes, few programs
     offsets = [row.offsets(vocab_size) for row in rows]
-    if all((one == offsets[0]).all() for one in offsets[1:]):
+    if given is None and all((one == offsets[0]).all() for one in offsets[1:]):
         offsets = offsets[:1]
-    parts = Parts(
+    parts = given or Parts(
         draws=bool(drawn),
         head=head,
         min_p=any(row.min_p > 0 for row in drawn),
@@ -159,7 +175,7 @@ def for_rows(rows: Sequence[Sampling], vocab_size: int) -> tuple[Parts, Settings
         return jnp.asarray([getattr(row, name) for row in rows], dtype)
 
     return parts, Settings(
-        temperature=each("temperature"),
+        temperature=jnp.asarray([min(row.temperature, LARGEST) for row in rows], jnp.float32),
         top_k=jnp.asarray([row.top_k or vocab_size for row in rows], jnp.int32),
         top_p=each("top_p"),
         min_p=each("min_p"),
@@ -195,12 +211,19 @@ def adjusted(logits: jax.Array, parts: Parts, settings: Settings, memory: Memory
     return logits
 
 
+def first_largest(logits: jax.Array) -> jax.Array:
+    """argmax over the last axis, int32: the first of equals, or the first NaN. A CPU does two passes ten times as fast."""
+    found = (logits == jnp.max(logits, axis=-1, keepdims=True)) | jnp.isnan(logits)
+    places = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return jnp.min(jnp.where(found, places, logits.shape[-1] - 1), axis=-1)
+
+
 def choose(
     logits: jax.Array, keys: jax.Array, parts: Parts, settings: Settings, memory: Memory | None = None
 ) -> jax.Array:
     """One token a row, int32 [B], from logits [B, V] and random keys [B] (unread by greedy rows)."""
     logits = adjusted(logits, parts, settings, memory)
-    likeliest = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    likeliest = first_largest(logits)
     if not parts.draws:
         return likeliest
     kept, ids = _filtered(logits, parts, settings)
@@ -232,7 +255,8 @@ def probabilities(
 def _filtered(logits, parts, settings):
     """Scores [B, head or V], -inf where removed, and the ids [B, head] they belong to (None: place is id)."""
     heat = jnp.where(settings.temperature > 0, settings.temperature, 1.0)[:, None]
-    logits, ids = logits / heat, None
+    # Below the largest, so that no temperature, however near to 0, takes two of them to infinity.
+    logits, ids = (logits - jnp.max(logits, axis=-1, keepdims=True)) / heat, None
     if parts.head:
         total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
         top, ids = jax.lax.top_k(logits, parts.head)  # of equals the smaller id comes first
@@ -256,7 +280,10 @@ def _logsumexp(values, kept):
 
 
 def filter_logits(logits: jax.Array, sampling: Sampling) -> jax.Array:
-    """Logits [B, V] after offsets, temperature, top-k, top-p and min-p; removed are -inf. Greedy: the first alone."""
+    """Logits [B, V] after offsets, temperature, top-k, top-p and min-p; removed are -inf, and the likeliest is 0.
+
+    Greedy: after the offsets alone.
+    """
     vocab_size = logits.shape[-1]
     parts, settings = for_rows([sampling] * logits.shape[0], vocab_size)
     logits = adjusted(logits, parts, settings)

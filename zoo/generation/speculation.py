@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from zoo.cache import Cache, cut, repeat_rows
+from zoo.cache import Cache, cut, grow, repeat_rows
 from zoo.errors import InputError
 from zoo.generation.decoding import Rules, allowed, ends, forced, log_prob_of
 from zoo.generation.prompts import left_padded
 from zoo.generation.sampling import Memory, Parts, Sampling, probabilities
-from zoo.generation.text_batch import TextBatch, check_room, read_chunks, require_decoder
+from zoo.generation.text_batch import TextBatch, check_room, longest_text, read_chunks, require_decoder
+from zoo.given_numbers import whole_number
 from zoo.model import Model
 
 MOST_DRAFTS = 16
@@ -43,7 +44,7 @@ class Drafted:
         before, last: int32 [B], the two newest tokens.
         cache: the large model's, of all but `last`.
         draft_cache: the small one's, of all but `before` and `last`.
-        tried, taken: int32 [B], drafts.
+        tried, taken: int32 [B], drafts; those after a text's end are not counted.
     """
 
     made: jax.Array
@@ -79,11 +80,12 @@ class DraftedBatch(TextBatch):
         small, small_params = _checked(model, tokenizer, draft, drafts)
         new, samples = asked["max_new_tokens"], asked.get("samples", 1)
         check_room(small.config, max(len(row) for row in rows), new, drafts)
-        super().__init__(model, params, rows, samplings, beyond=drafts, **asked)
+        # Both caches have the same slots, which are positions of both models.
+        longest = min(longest_text(model.config), longest_text(small.config))
+        super().__init__(model, params, rows, samplings, beyond=drafts, longest=longest, **asked)
         begun = self.now
         self._small, self._small_params, self._drafts = small, small_params, drafts
         slots, size = begun.cache.capacity, begun.tokens.shape[0]
-        self._width = slots - begun.tokens.shape[1]
         tokens, mask = left_padded(rows, self._width)
         cache = small.init_cache(len(rows), slots, asked.get("cache_dtype"))
         cache = read_chunks(small, small_params, tokens, mask, cache, self._width)
@@ -111,21 +113,28 @@ class DraftedBatch(TextBatch):
         """Tokens of the row that goes on and has fewest."""
         return int(jnp.min(jnp.where(self.now.done, self._most, self.now.made)))
 
-    def advance(self, until: int) -> None:
-        """Goes on until each row has `until` tokens, or a few more, or has ended."""
+    def _run(self, until: int) -> None:
+        # A row that has come so far waits for more slots: its last round and one that it takes no part in need room.
+        far = self.capacity - self._width - 2 * self._drafts - 1
         self.now = advance(
             self._params,
             self._small_params,
             self.now,
             self._rules,
-            jnp.int32(min(until, self._most)),
+            jnp.int32(until),
             jnp.int32(self._most),
+            jnp.int32(self._most if self.capacity == self._slots else far),
             model=self._model,
             small=self._small,
             parts=self._parts,
             drafts=self._drafts,
             width=self._width,
         )
+
+    def _grow(self, slots: int) -> None:
+        pairs = (self.now.cache, self._model), (self.now.draft_cache, self._small)
+        large, small = (grow(cache, config=model.config, length=slots) for cache, model in pairs)
+        self.now = self.now.replace(cache=large, draft_cache=small)
 
     def _made(self) -> np.ndarray:
         return np.asarray(self.now.made)
@@ -142,7 +151,7 @@ def _checked(model: Model, tokenizer: Any, draft: Sequence[Any], drafts: int) ->
         raise InputError("draft must be (model, params) or (model, params, tokenizer)")
     small, small_params, *rest = draft
     require_decoder(small.config)
-    if not 1 <= drafts <= MOST_DRAFTS:
+    if not 1 <= whole_number("draft_tokens", drafts) <= MOST_DRAFTS:
         raise InputError(f"draft_tokens is {drafts}; it must be from 1 to {MOST_DRAFTS}")
     sizes = small.config.vocab_size, model.config.vocab_size
     if sizes[0] != sizes[1]:
@@ -167,6 +176,7 @@ def advance(
     rules: Rules,
     until: jax.Array,
     most: jax.Array,
+    far: jax.Array,
     *,
     model: Model,
     small: Model,
@@ -177,12 +187,13 @@ def advance(
     """Rounds of drafts and checks, until each row has `until` tokens or has ended; none has more than `most`.
 
     Args:
+        far: a row of more tokens waits: the caches have no room for its rounds.
         drafts: n above.
         width: slots of the prompts.
     """
 
     def running(now):
-        return jnp.any(~now.done & (now.made < until))
+        return jnp.any(~now.done & (now.made < until) & (now.made <= far))
 
     def share(logits, step, memory):
         shares = probabilities(allowed(logits, step, rules), parts, rules.settings, memory)
@@ -235,9 +246,10 @@ def advance(
         place = jnp.arange(drafts + 1)
         stops = ends(line, now.made[:, None] + place, rules)
         first = jnp.where(stops.any(axis=1), jnp.argmax(stops, axis=1), drafts + 1)
-        active = ~now.done & (now.made < most)
+        active = ~now.done & (now.made < most) & (now.made <= far)
         new = jnp.minimum(jnp.minimum(count + 1, first + 1), most - now.made) * active
         ended = active & (first < new)
+        tried = jnp.where(first < count, first + 1, drafts)  # what comes after a stop token, or the last, is no draft
         made, memory = now.made + new, now.memory
         for i in range(drafts + 1):
             memory = memory.add(line[:, i], i < new)
@@ -261,8 +273,8 @@ def advance(
             last=last,
             cache=cut(cache, made + width - 1),
             draft_cache=cut(draft_cache, made + width - 2),
-            tried=now.tried + drafts * active,
-            taken=now.taken + count * active,
+            tried=now.tried + jnp.minimum(tried, most - now.made) * active,
+            taken=now.taken + jnp.minimum(count, new) * active,
         )
 
     return jax.lax.while_loop(running, one_round, now)

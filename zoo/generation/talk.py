@@ -70,9 +70,13 @@ def generate(
     import jax
 
     from zoo.generation.generate import stream
+    from zoo.generation.reading import stop_texts
 
+    stop_texts(stop)
     if samples < 1:
         raise InputError(f"samples is {samples}; it must be at least 1")
+    if not prompt:
+        raise InputError("the prompt is empty: there is nothing to continue")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:  # bytes of the command line that are none of a character arrive so
@@ -93,7 +97,8 @@ def chat(path: str, /, system: str = "", max_new_tokens: int = 256, int8: bool =
     """Converse with a model that was trained to; one line a turn, from the keyboard or a pipe.
 
     `/reset` forgets the conversation, `/exit` or the end of the input ends it. Where the conversation outgrows the
-    model's positions, its oldest turns are left out, and that is said.
+    model's positions, its oldest turns are left out, and that is said; so is a turn that is too long by itself, or not
+    UTF-8.
 
     Args:
         path: a checkpoint with a tokenizer that has a chat template.
@@ -113,27 +118,35 @@ def chat(path: str, /, system: str = "", max_new_tokens: int = 256, int8: bool =
     model, params, tokenizer = _loaded(path, int8)
     voice = Voice(model, params, tokenizer, drawing, max_new_tokens)
     start = [{"role": "system", "content": system}] if system else []
-    voice.tokenizer.chat([*start, {"role": "user", "content": "?"}])  # no template, or one that refuses: said at once
+    longest = longest_text(model.config)
+    least = len(tokenizer.chat([*start, {"role": "user", "content": "?"}]))  # no template, or one that refuses: at once
+    if least + max_new_tokens > longest:
+        raise InputError(
+            f"a turn of one word has {least} tokens; with {max_new_tokens} for the answer (--max-new-tokens) it passes "
+            f"the model's {longest} positions"
+        )
     history: list[dict[str, str]] = []
     for turn, text in enumerate(_turns()):
         if text == "/reset":
             history = []
             continue
-        history.append({"role": "user", "content": text})
-        ids = voice.tokenizer.chat([*start, *history])
-        dropped = 0
-        while len(ids) + max_new_tokens > longest_text(model.config):
-            if len(history) < 3:
-                raise InputError(
-                    f"this turn has {len(ids)} tokens; with {max_new_tokens} for the answer it exceeds the model's "
-                    f"{longest_text(model.config)} positions"
-                )
-            history, dropped = history[2:], dropped + 2
-            ids = voice.tokenizer.chat([*start, *history])
+        said = [*history, {"role": "user", "content": text}]
+        ids = tokenizer.chat([*start, *said])
+        while len(ids) + max_new_tokens > longest and len(said) > 2:
+            said = said[2:]
+            ids = tokenizer.chat([*start, *said])
+        if len(ids) + max_new_tokens > longest:
+            _left_out(
+                f"it has {len(ids)} tokens; with {max_new_tokens} for the answer it exceeds the model's {longest} "
+                "positions"
+            )
+            continue
+        dropped = len(history) + 1 - len(said)
         if dropped:
             print(f"[the oldest {dropped} messages are left out: the conversation has outgrown the model]")
         key = jax.random.fold_in(jax.random.key(voice.seed), turn)
-        history.append({"role": "assistant", "content": voice.say(stream(**voice.arguments(ids), key=key))})
+        answer = voice.say(stream(**voice.arguments(ids), key=key))
+        history = [*said, {"role": "assistant", "content": answer}]
         print(f"\n[{voice.speed}]", flush=True)
 
 
@@ -152,18 +165,36 @@ def _loaded(path: str, int8: bool) -> tuple[Any, Any, Any]:
 
 
 def _turns() -> Iterator[str]:
-    """Lines that are not empty; at a keyboard with a prompt."""
+    """Lines that are not empty, up to /exit; one that is not UTF-8 is left out, and that is said."""
+    for line in _lines():
+        try:
+            # Where the locale is no UTF-8, bytes of a keyboard arrive as halves of surrogates.
+            text = (line.strip() if isinstance(line, bytes) else line.encode()).decode().strip()
+        except UnicodeError as error:
+            _left_out(f"it is not UTF-8 ({error.reason} at {error.start})")
+            continue
+        if text == "/exit":
+            return
+        if text:
+            yield text
+
+
+def _lines() -> Iterator[str | bytes]:
+    """Of the input as it is; at a keyboard with a prompt."""
+    if not sys.stdin.isatty():
+        yield from getattr(sys.stdin, "buffer", sys.stdin)
+        return
     while True:
         try:
-            line = input("> " if sys.stdin.isatty() else "").strip()
+            yield input("> ")
         except EOFError:
             return
         except UnicodeDecodeError as error:
-            raise InputError(f"a turn is not UTF-8 ({error.reason} at byte {error.start})") from error
-        if line == "/exit":
-            return
-        if line:
-            yield line
+            yield error.object
+
+
+def _left_out(reason: str) -> None:
+    print(f"[this turn is left out: {reason}]", flush=True)
 
 
 @dataclass

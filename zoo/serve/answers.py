@@ -4,7 +4,7 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,29 @@ LEAST = -9999.0
 
 
 def encoded(value: Any) -> bytes:
-    """JSON in UTF-8; half of a surrogate pair, which a request may bring, becomes "?"."""
+    """JSON in UTF-8; half of a surrogate pair, which a request may bring, becomes "?".
+
+    Written piece by piece: one call for all of a long answer would keep every other thread from the interpreter.
+    """
+    return b"".join(_pieces(value))
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    if isinstance(value, dict) and any(isinstance(one, dict | list) for one in value.values()):
+        for number, (name, one) in enumerate(value.items()):
+            yield (b"," if number else b"{") + _dumped(name) + b":"
+            yield from _pieces(one)
+        yield b"}"
+    elif isinstance(value, list) and value and isinstance(value[0], dict | list):
+        for number, one in enumerate(value):
+            yield b"," if number else b"["
+            yield from _pieces(one)
+        yield b"]"
+    else:
+        yield _dumped(value)
+
+
+def _dumped(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
 
 

@@ -18,47 +18,31 @@ from starlette.routing import Route
 from zoo.errors import InputError, nearest
 from zoo.generation.prompts import prompt_rows
 from zoo.generation.sampling import Sampling
-from zoo.generation.text_batch import longest_text
-from zoo.model import Model
 from zoo.serve import answers, asked
 from zoo.serve.engine import Engine
 from zoo.serve.exchange import GONE, Events, Gone, answer, body_of, refused, unless_gone
 from zoo.serve.fields import parse
 from zoo.serve.jobs import Job, Said, TextJob, VectorJob
-from zoo.serve.limits import Limits, Refusal, failed, too_late, too_long
+from zoo.serve.limits import Refusal, failed, too_late, too_long
 from zoo.serve.meters import Meters
+from zoo.serve.served import Served
 from zoo.text_rows import framed
 
 COMPLETIONS, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
-# Threads that turn texts to ids and render chat templates; they may take seconds, and the event loop must not.
-READERS = 2
+# Threads that read requests, turn texts to ids and write answers; that may take seconds, and the event loop must not.
+READERS = 4
 
 
 class Service:
     """One model behind the routes.
 
     Args:
-        model, params, tokenizer: what is served.
-        name: of the model, as clients say it.
-        limits: of requests.
-        cache_dtype: of cached keys and values; None for the model's.
+        served: the model, and the limits of requests.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        params: Any,
-        tokenizer: Any,
-        name: str,
-        limits: Limits,
-        cache_dtype: str | None = None,
-    ):
-        self.model, self.tokenizer, self.name, self.limits = model, tokenizer, name, limits
-        self.meters = Meters()
-        self.engine = Engine(model, params, tokenizer, limits, self.meters, cache_dtype)
-        self.encodes = model.config.visibility == "full"
-        self.longest = min(limits.max_length or longest_text(model.config), longest_text(model.config))
-        self.limit = min(tokenizer.vocab_size, model.config.vocab_size)
+    def __init__(self, served: Served):
+        self.served, self.meters = served, Meters()
+        self.engine = Engine(served, self.meters)
         self._since = int(time.time())
         self._readers = ThreadPoolExecutor(READERS, "oneblock-reader")
 
@@ -79,12 +63,12 @@ class Service:
 
     def warm(self) -> None:
         """Compiles what a short request of default settings needs, before the first one waits for it."""
-        if self.encodes:
-            rows, _ = framed([[0]], self.tokenizer, self.model.config)
+        if self.served.encodes:
+            rows, _ = framed([[0]], self.served.tokenizer, self.served.model.config)
             self.engine.warm(VectorJob(None, rows))
-        elif self.longest > 1:
-            wanted = asked.TextsAsked(sampling=Sampling(temperature=1.0, vocab_limit=self.limit))
-            most = self._room(1, None if self.tokenizer.chat_template else min(16, self.longest - 1), "")
+        elif self.served.longest > 1:
+            wanted = asked.TextsAsked(sampling=Sampling(temperature=1.0, vocab_limit=self.served.limit))
+            most = self._room(1, None if self.served.tokenizer.chat_template else min(16, self.served.longest - 1), "")
             self.engine.warm(TextJob(None, wanted, [[0]], [most], 0))
 
     def close(self) -> None:
@@ -96,52 +80,56 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         sound = self.engine.sound
-        found = {"model": self.name, "running": self.engine.running, "waiting": self.engine.waiting}
+        found = {"model": self.served.name, "running": self.engine.running, "waiting": self.engine.waiting}
         return answer({"status": "ok" if sound else "stopping"} | found, 200 if sound else 503)
 
     async def metrics(self, request: Request) -> Response:
         return Response(self.meters.text(), media_type=self.meters.content_type)
 
     async def models(self, request: Request) -> Response:
-        return answer(answers.models(self.name, self._since))
+        return answer(answers.models(self.served.name, self._since))
 
     async def one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name != self.name:
+        if name != self.served.name:
             raise Refusal(404, f'there is no model "{name:.80}" here', param="model", code="model_not_found")
-        return answer(answers.model(self.name, self._since))
+        return answer(answers.model(self.served.name, self._since))
 
     async def completions(self, request: Request) -> Response:
-        self._require(not self.encodes)
+        self._require(not self.served.encodes)
         until = self._deadline()
-        wanted = asked.completion(parse(await self._body(request, until)), self.name, self.limit)
+        body, limit = await self._body(request, until), self.served.limit
+        wanted = await self._aside(until, None, lambda: asked.completion(parse(body), self.served.name, limit))
         self.engine.require_room(len(wanted.prompts) * wanted.samples)
-        prompts = await self._read(
-            until, "prompt", lambda: prompt_rows(list(wanted.prompts), None, self.tokenizer, self.limit)
+        prompts = await self._aside(
+            until, "prompt", lambda: prompt_rows(list(wanted.prompts), None, self.served.tokenizer, self.served.limit)
         )
-        shape = answers.Completion(self.name, wanted.top)
+        shape = answers.Completion(self.served.name, wanted.top)
         return await self._texts(request, wanted, prompts, "prompt", shape, until)
 
     async def chat(self, request: Request) -> Response:
-        self._require(not self.encodes)
+        self._require(not self.served.encodes)
         until = self._deadline()
-        wanted = asked.conversation(parse(await self._body(request, until)), self.name, self.limit)
+        body, limit = await self._body(request, until), self.served.limit
+        wanted = await self._aside(until, None, lambda: asked.conversation(parse(body), self.served.name, limit))
         self.engine.require_room(wanted.samples)
-        ids = await self._read(until, "messages", lambda: self.tokenizer.chat(list(wanted.messages)))
+        ids = await self._aside(until, "messages", lambda: self.served.tokenizer.chat(list(wanted.messages)))
         if not ids:
             raise Refusal(400, "the chat template makes nothing of these messages", param="messages")
-        shape = answers.Conversation(self.name, wanted.top)
+        shape = answers.Conversation(self.served.name, wanted.top)
         return await self._texts(request, wanted, [ids], "messages", shape, until)
 
     async def embeddings(self, request: Request) -> Response:
-        self._require(self.encodes)
+        self._require(self.served.encodes)
         until = self._deadline()
-        wanted = asked.embeddings(parse(await self._body(request, until)), self.name)
-        width = self.model.config.hidden_width
+        body = await self._body(request, until)
+        wanted = await self._aside(until, None, lambda: asked.embeddings(parse(body), self.served.name))
+        width = self.served.model.config.hidden_width
         if wanted.dimensions not in (None, width):
             raise Refusal(400, f'"dimensions" is {wanted.dimensions}; vectors here have {width}', param="dimensions")
-        config, most = self.model.config, self.longest
-        rows, long = await self._read(until, "input", lambda: framed(wanted.inputs, self.tokenizer, config, most))
+        config, most = self.served.model.config, self.served.longest
+        words, inputs = self.served.tokenizer, wanted.inputs
+        rows, long = await self._aside(until, "input", lambda: framed(inputs, words, config, most))
         if long:
             what = f"{long} of {len(rows)} texts exceed" if len(rows) > 1 else "the text exceeds"
             raise too_long(f"{what} the {most} tokens that are read here, special pieces included", "input")
@@ -151,7 +139,8 @@ class Service:
             raise found
         tokens = sum(map(len, rows))
         self.meters.prompt.inc(tokens)
-        return answer(answers.embeddings(self.name, found.values, wanted.base64, tokens))
+        shaped = functools.partial(answers.embeddings, self.served.name, found.values, wanted.base64, tokens)
+        return await self._aside(until, None, lambda: answer(shaped()))
 
     # ---- texts ------------------------------------------------------------------------------------------------------
 
@@ -164,19 +153,21 @@ class Service:
         shape: answers.Completion,
         until: float,
     ) -> Response:
+        longest = self.served.longest
         for number, ids in enumerate(prompts):
-            if len(ids) + (wanted.max_tokens != 0) > self.longest:
+            if len(ids) + (wanted.max_tokens != 0) > longest:
                 which = f"prompt {number} of {len(prompts)}" if len(prompts) > 1 else "the prompt"
-                message = f"{which} has {len(ids)} tokens; a text has at most {self.longest} here, prompt and answer"
+                message = f"{which} has {len(ids)} tokens; a text has at most {longest} here, prompt and answer"
                 raise too_long(message, param)
         most = [self._room(len(ids), wanted.max_tokens, param) for ids in prompts]
         seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
         job = TextJob(asyncio.get_running_loop(), wanted, prompts, most, seed)
-        echoes = self._echoes(wanted, prompts)
+        echoes = await self._aside(until, None, lambda: self._echoes(wanted, prompts))
         self.meters.prompt.inc(sum(map(len, prompts)))
         if not wanted.stream:
             pieces = await self._at_work(request, job, _collected(job), until)
-            return answer(shape.whole(pieces, self._usage(prompts, (said[-1].count for said in pieces)), echoes))
+            counts = self._usage(prompts, (said[-1].count for said in pieces))
+            return await self._aside(until, None, lambda: answer(shape.whole(pieces, counts, echoes)))
         events = self._events(job, wanted, prompts, shape, echoes)
         first = await self._at_work(request, job, anext(events), until, whole=False)
 
@@ -184,7 +175,7 @@ class Service:
             self.engine.cancel(job)
             request.state.over(status)
 
-        return Events(first, events, until, self.limits.timeout, over)
+        return Events(first, events, until, self.served.limits.timeout, over)
 
     async def _events(
         self,
@@ -209,13 +200,14 @@ class Service:
 
     def _room(self, length: int, most: int | None, param: str) -> int:
         """New tokens for a prompt of this length."""
+        longest = self.served.longest
         if most is None:  # what fits; where that is much, a little less, so that prompts of like length share programs
-            rounded = self.longest - -(-length // 32) * 32
-            return rounded if rounded > 0 else self.longest - length
-        if length + most > self.longest:
+            rounded = longest - -(-length // 32) * 32
+            return rounded if rounded > 0 else longest - length
+        if length + most > longest:
             raise too_long(
-                f"a prompt of {length} tokens and {most} new ones exceed the {self.longest} that a text has here; ask "
-                f"for at most {self.longest - length}",
+                f"a prompt of {length} tokens and {most} new ones exceed the {longest} that a text has here; ask "
+                f"for at most {longest - length}",
                 param,
             )
         return most
@@ -224,7 +216,7 @@ class Service:
         if not wanted.echo:
             return [""] * len(prompts) * wanted.samples
         texts = [
-            given if isinstance(given, str) else self.tokenizer.decode(ids)
+            given if isinstance(given, str) else self.served.tokenizer.decode(ids)
             for given, ids in zip(wanted.prompts, prompts, strict=True)
         ]
         return [text for text in texts for _ in range(wanted.samples)]
@@ -253,9 +245,9 @@ class Service:
                 response = refused(refusal)
             except InputError as error:
                 response = refused(Refusal(400, str(error)))
-            except Exception as error:
+            except Exception:
                 logging.getLogger("oneblock.serve").exception("a request failed")
-                response = refused(failed(error))
+                response = refused(failed())
             if not isinstance(response, Events):  # which says itself what came of it
                 over(response.status_code)
             return response
@@ -273,28 +265,28 @@ class Service:
 
     def _require(self, served: bool) -> None:
         if not served:
-            encoder = f"{self.name} is an encoder, which reads texts and makes none: ask {EMBEDDINGS}"
-            decoder = f"{self.name} is a decoder, which continues texts and embeds none: ask {COMPLETIONS}"
-            raise Refusal(400, encoder if self.encodes else decoder, param="model", code="unsupported_model")
+            encoder = f"{self.served.name} is an encoder, which reads texts and makes none: ask {EMBEDDINGS}"
+            decoder = f"{self.served.name} is a decoder, which continues texts and embeds none: ask {COMPLETIONS}"
+            raise Refusal(400, encoder if self.served.encodes else decoder, param="model", code="unsupported_model")
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self.limits.timeout
+        return asyncio.get_running_loop().time() + self.served.limits.timeout
 
     async def _body(self, request: Request, until: float) -> bytes:
         try:
             async with asyncio.timeout_at(until):
-                return await body_of(request, self.limits.max_body)
+                return await body_of(request, self.served.limits.max_body)
         except TimeoutError:
-            message = f"the body did not come within {self.limits.timeout:g} seconds"
+            message = f"the body did not come within {self.served.limits.timeout:g} seconds"
             raise Refusal(408, message, code="timeout", headers={"Connection": "close"}) from None
 
-    async def _read(self, until: float, param: str, work: Callable[[], Any]) -> Any:
-        """Texts to ids, beside the event loop."""
+    async def _aside(self, until: float, param: str | None, work: Callable[[], Any]) -> Any:
+        """The result of something long, beside the event loop; `param` is what a fault of its input is of."""
         try:
             async with asyncio.timeout_at(until):
                 return await asyncio.get_running_loop().run_in_executor(self._readers, work)
         except TimeoutError:
-            raise too_late(self.limits.timeout) from None
+            raise too_late(self.served.limits.timeout) from None
         except InputError as error:
             raise Refusal(400, str(error), param=param) from None
 
@@ -315,7 +307,7 @@ class Service:
             if hasattr(result, "close"):
                 result.close()  # where it was never awaited
             if isinstance(error, TimeoutError):
-                raise too_late(self.limits.timeout) from None
+                raise too_late(self.served.limits.timeout) from None
             raise
 
 

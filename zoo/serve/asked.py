@@ -10,12 +10,25 @@ from zoo.serve.limits import Refusal
 
 # Fields that change nothing about the answer.
 HARMLESS = ("metadata", "prompt_cache_key", "safety_identifier", "user")
-# Fields of OpenAI's that are not served.
-COMPLETION_WITHOUT = ("best_of", "suffix")
-CHAT_WITHOUT = (
-    "audio function_call functions modalities parallel_tool_calls prediction reasoning_effort response_format "
-    "service_tier store tool_choice tools verbosity web_search_options"
-).split()
+# Fields of OpenAI's that are not served, each with the values that ask for nothing: these are taken.
+COMPLETION_WITHOUT = {"best_of": (1,), "suffix": ("",)}
+CHAT_WITHOUT = {
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+MESSAGE_WITHOUT = {"audio": (), "function_call": (), "refusal": ("",), "tool_call_id": (), "tool_calls": ([],)}
 ROLES = ("system", "developer", "user", "assistant")
 MAX_TOP, MAX_STOPS, MAX_STOP_LENGTH, MAX_INPUTS = 20, 16, 1000, 2048
 PROMPTS = "a text, a list of texts, a list of ids, or a list of lists of ids"
@@ -158,7 +171,7 @@ def _common(fields: Fields, limit: int) -> dict[str, Any]:
         raise fields.refuse("stream_options", "left out where stream is not true")
     with_usage = options is not None and options.flag("include_usage")
     if options is not None:
-        options.end(("include_obfuscation",))
+        options.end({"include_obfuscation": (False,)})
     _harmless(fields)
     sampling = Sampling(
         temperature=fields.number("temperature", 1.0, 0, 2),
@@ -205,7 +218,7 @@ def _messages(fields: Fields) -> tuple[dict[str, str], ...]:
             content = "".join(_part(part, f"messages[{number}].content[{i}].") for i, part in enumerate(content))
         if not isinstance(content, str):
             raise one.refuse("content", "a text, or a list of parts of type text")
-        one.end(("audio", "function_call", "refusal", "tool_call_id", "tool_calls"))
+        one.end(MESSAGE_WITHOUT)
         found.append({"role": "system" if role == "developer" else role, "content": content})
     return tuple(found)
 

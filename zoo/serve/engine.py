@@ -1,51 +1,55 @@
 """The one thread that owns the device. Requests wait in a queue; batches made of them take turns.
 
-A row that waits starts with the next batch there is a place for: rows of its kind that wait too go with it, and up to
-LANES batches take turns of a few tokens, so that a long text does not keep a short one waiting for its end.
+A row that waits starts with the next batch there is a place for: rows of its kind that wait too go with it. Batches
+take turns of a few tokens, so that a long text does not keep a short one waiting for its end. A place is a row of keys
+and values that is held, so that no more of these exist than the limits say.
 """
 
 import logging
 import threading
+import time
 from collections import deque
-from typing import Any
+from typing import NamedTuple
 
 from zoo.errors import InputError
-from zoo.model import Model
 from zoo.serve.jobs import Job, Row, TextJob, VectorJob
-from zoo.serve.lanes import Desk, Programs, TextLane, VectorLane, height, kind_of
-from zoo.serve.limits import Limits, Refusal, failed, stopping, too_many
+from zoo.serve.lanes import Desk, Kind, Programs, TextLane, height, kind_of
+from zoo.serve.limits import Refusal, failed, stopping, too_many
 from zoo.serve.meters import Meters
+from zoo.serve.served import Served
+from zoo.serve.vector_lane import VectorLane
 
-LANES = 4
+# Batches that begin at once. With so many at work a text waits for others of its kind, but no longer than PATIENCE
+# seconds where a place is free.
+LANES, PATIENCE = 4, 1.0
+
+
+class _Waiting(NamedTuple):
+    """A row, or a request for embeddings, in the queue; `since` when."""
+
+    item: Row | VectorJob
+    since: float
+
+    @property
+    def job(self) -> Job:
+        return self.item.job if isinstance(self.item, Row) else self.item
 
 
 class Engine:
     """The queue and its thread. `submit` and `cancel` are called by the event loop.
 
     Args:
-        model, params, tokenizer: what is served.
-        limits: how much at once.
+        served: the model, and how much at once.
         meters: what is counted.
-        cache_dtype: of cached keys and values; None for the model's.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        params: Any,
-        tokenizer: Any,
-        limits: Limits,
-        meters: Meters,
-        cache_dtype: str | None = None,
-    ):
-        self._desk, self._limits = Desk(model, params, tokenizer, meters, cache_dtype), limits
-        self._waiting: deque[tuple[Any, Row | VectorJob]] = deque()  # with the kind of batch
+    def __init__(self, served: Served, meters: Meters):
+        self._desk, self._limits = Desk(served, meters, Programs()), served.limits
+        self._waiting: deque[_Waiting] = deque()
         self._lanes: deque[TextLane | VectorLane] = deque()
         self._change = threading.Condition()
         self._jobs: set[Job] = set()  # that somebody waits for
         self._stopping = self._closed = False
-        self._starting = 0  # taken from the queue, and not in a lane yet
-        self._programs = Programs()
         self._thread = threading.Thread(target=self._run, name="oneblock-model", daemon=True)
         meters.gauge("waiting_texts", "Texts that wait for their turn.", lambda: self.waiting)
         meters.gauge("running_texts", "Texts at work.", lambda: self.running)
@@ -55,16 +59,14 @@ class Engine:
 
     def warm(self, job: TextJob | VectorJob) -> None:
         """Makes the programs of a job that nobody waits for, before `start`; it is not counted."""
-        desk, self._desk = self._desk, self._desk._replace(meters=Meters())
-        try:
-            first = job.rows[0]
-            kind = kind_of(desk.model, first) if isinstance(job, TextJob) else None
-            lane = self._lane(kind, [first] if isinstance(job, TextJob) else [job])
-            for _ in range(2):  # the prompt's pass, and a step
-                if not lane.finished:
-                    lane.turn()
-        finally:
-            self._desk = desk
+        desk = self._desk._replace(meters=Meters())
+        if isinstance(job, VectorJob):
+            return VectorLane(desk, job).turn()
+        lane, first = TextLane(desk, job.rows[:1], kind_of(desk.served, job.rows[0])), job.rows[0]
+        until = len(first.ids) // 16 + 2  # the prompt's pass, and a step
+        for _ in range(until):
+            if not lane.finished:
+                lane.turn()
 
     @property
     def waiting(self) -> int:
@@ -72,7 +74,12 @@ class Engine:
 
     @property
     def running(self) -> int:
-        return self._starting + sum(lane.size for lane in list(self._lanes))
+        return sum(lane.size for lane in list(self._lanes))
+
+    @property
+    def held(self) -> int:
+        """Places that are taken."""
+        return sum(lane.held for lane in list(self._lanes))
 
     @property
     def sound(self) -> bool:
@@ -98,8 +105,8 @@ class Engine:
         Raises:
             Refusal: as `require_room`; 503 while stopping.
         """
-        model = self._desk.model
-        items = [(kind_of(model, row), row) for row in job.rows] if isinstance(job, TextJob) else [(None, job)]
+        now = time.monotonic()
+        items = [_Waiting(item, now) for item in (job.rows if isinstance(job, TextJob) else [job])]
         with self._change:
             if not self.sound:
                 raise stopping()
@@ -113,7 +120,7 @@ class Engine:
         job.cancelled = True
         with self._change:
             self._jobs.discard(job)
-            self._waiting = deque(item for item in self._waiting if _job(item[1]) is not job)
+            self._waiting = deque(one for one in self._waiting if one.job is not job)
 
     def stop(self) -> None:
         """Takes no more."""
@@ -144,52 +151,51 @@ class Engine:
             self._change.wait_for(lambda: self._lanes or self._waiting or self._closed)
             if self._closed:
                 return False
-            kind, picked = self._pick()
-            self._starting = len(picked)
-        if picked:
-            self._guarded(picked, lambda: self._lanes.append(self._lane(kind, picked)))
-            self._starting = 0
+            lane = self._next_lane()
+            if lane is not None:
+                self._lanes.appendleft(lane)
         if self._lanes:
             lane = self._lanes[0]
-            self._guarded([lane], lane.turn)
-            self._lanes.rotate(-1)
-            if lane.finished:
-                self._lanes.remove(lane)
+            try:
+                lane.turn()
+            except Exception as error:
+                lane.tell(_refusal(error))
+            with self._change:
+                self._lanes.rotate(-1)
+                if lane.finished:
+                    self._lanes.remove(lane)
         return True
 
-    def _pick(self) -> tuple[Any, list[Row | VectorJob]]:
-        """Those for the next batch: the first that waits, and others of its kind."""
-        places = self._limits.concurrency - self.running
-        if not self._waiting or places < 1 or len(self._lanes) >= LANES:
-            return None, []
-        kind, first = self._waiting[0]
-        if isinstance(first, VectorJob):
-            self._waiting.popleft()
-            return None, [first]
-        picked = [row for other, row in self._waiting if other == kind][:places]
-        taken = set(map(id, picked))
-        self._waiting = deque(item for item in self._waiting if id(item[1]) not in taken)
-        return kind, picked
+    def _next_lane(self) -> TextLane | VectorLane | None:
+        """A batch of the first that waits, and others of its kind; None where there is no place."""
+        places = self._limits.concurrency - self.held
+        if not self._waiting or places < 1:
+            return None
+        first = self._waiting[0]
+        if len(self._lanes) >= LANES and time.monotonic() - first.since < PATIENCE:
+            return None
+        if isinstance(first.item, VectorJob):
+            return VectorLane(self._desk, self._waiting.popleft().item)
+        kind, rows = self._kind(first), []
+        for one in self._waiting:
+            if isinstance(one.item, Row) and self._kind(one) == kind:
+                if len(rows) == places or height(len(rows) + 1, self._limits.concurrency) > places:
+                    break
+                rows.append(one.item)
+        taken = set(map(id, rows))
+        self._waiting = deque(one for one in self._waiting if id(one.item) not in taken)
+        return TextLane(self._desk, rows, kind)
 
-    def _lane(self, kind: Any, picked: list[Any]) -> TextLane | VectorLane:
-        if isinstance(picked[0], VectorJob):
-            return VectorLane(self._desk, picked[0])
-        self._programs.meet((height(len(picked), self._limits.concurrency), kind))
-        return TextLane(self._desk, picked, kind, self._limits.concurrency)
-
-    def _guarded(self, those: list[Any], work: Any) -> None:
-        """Does work; what fails ends its own requests and no others."""
-        try:
-            work()
-        except Exception as error:
-            if isinstance(error, InputError):
-                refusal = Refusal(400, str(error))
-            else:
-                logging.getLogger("oneblock.serve").exception("the model failed")
-                refusal = failed(error)
-            for one in those:
-                (one if hasattr(one, "tell") else one.job).tell(refusal)
+    def _kind(self, waiting: _Waiting) -> Kind:
+        row = waiting.item
+        if row.kind is None:
+            row.kind = kind_of(self._desk.served, row)
+        return row.kind
 
 
-def _job(item: Row | VectorJob) -> Job:
-    return item.job if isinstance(item, Row) else item
+def _refusal(error: Exception) -> Refusal:
+    """What the requests of a turn hear of its fault; all others go on."""
+    if isinstance(error, InputError):
+        return Refusal(400, str(error))
+    logging.getLogger("oneblock.serve").error("the model failed", exc_info=error)
+    return failed()

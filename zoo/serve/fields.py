@@ -2,12 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from zoo.errors import nearest
 from zoo.serve.limits import Refusal
 
+# Entries of logit_bias, as OpenAI bounds them.
+MAX_BIASES = 300
 WORDS = {bool: "true or false", str: "a text", list: "a list", dict: "an object", type(None): "null"}
 
 
@@ -112,6 +114,9 @@ class Fields:
         value, found = self.get(name, {}), {}
         if not isinstance(value, dict):
             raise self.refuse(name, "an object of ids with their numbers")
+        if len(value) > MAX_BIASES:
+            message = f'"{name}" has {len(value)} ids; at most {MAX_BIASES} are taken'
+            raise Refusal(400, message, param=self._where + name)
         for token, bias in value.items():
             number = isinstance(bias, int | float) and not isinstance(bias, bool) and math.fabs(bias) <= 100
             if not (token.isascii() and token.isdigit() and len(token) < 10 and int(token) < limit and number):
@@ -124,14 +129,19 @@ class Fields:
             found[int(token)] = float(bias)
         return found
 
-    def end(self, without: Iterable[str] = ()) -> None:
-        """Refuses what was not read; `without`: known names that are not served."""
+    def end(self, without: Mapping[str, tuple[Any, ...]] | None = None) -> None:
+        """Refuses what was not read; `without`: known names that are not served, with values that change nothing."""
+        without = without or {}
         for name, value in self._values.items():
             if name in self._seen or value is None:
                 continue
             full = f"{self._where}{name}"[:80]
             if name in without:
-                raise Refusal(400, f'"{full}" is not supported here', param=full, code="unsupported_parameter")
+                if any(type(value) is type(one) and value == one for one in without[name]):
+                    continue
+                idle = " or ".join(json.dumps(one) for one in without[name])
+                but = f" (but {idle})" if idle else ""
+                raise Refusal(400, f'"{full}" is not supported here{but}', param=full, code="unsupported_parameter")
             near = nearest(name, self._seen) if len(name) <= 40 else ""
             near = near if near.startswith("; did") else ""
             raise Refusal(400, f'there is no field "{full}"{near}', param=full, code="unknown_parameter")

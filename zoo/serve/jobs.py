@@ -116,6 +116,7 @@ class Row:
         ids: of the prompt.
         most: new tokens.
         prompt, sample: what its key is folded by, as zoo.generate folds them; sample None where there is one a prompt.
+        kind: of the batch that it goes into; set by the model's thread.
     """
 
     job: TextJob
@@ -124,6 +125,7 @@ class Row:
     most: int
     prompt: int
     sample: int | None
+    kind: Any = None
 
 
 class VectorJob(Job):

@@ -6,6 +6,7 @@ its text is the one it would have alone.
 """
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,21 +14,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from zoo.cache import grow
 from zoo.generation import decoding
-from zoo.generation.sampling import Parts, for_rows
-from zoo.generation.text_batch import TextBatch, sizes
-from zoo.model import Model
-from zoo.serve.asked import MAX_TOP
-from zoo.serve.jobs import Row, Said, VectorJob, Vectors
+from zoo.generation.sampling import Parts, Sampling
+from zoo.generation.text_batch import CHUNK, TextBatch, rows_of, sizes
+from zoo.serve.jobs import Row, Said
 from zoo.serve.meters import Meters
-from zoo.serve.scoring import score
-from zoo.serve.speech import Speech, spelled
-from zoo.text_vectors import embed
+from zoo.serve.scoring import NotFinite, Scoring, asks_for_scores, by_length, scores
+from zoo.serve.served import Served
+from zoo.serve.speech import Speech
+from zoo.text_vectors import vectors_program
 
-# Tokens of a text in one turn, texts of an embedding in one turn.
-TOKENS, TEXTS = 4, 16
-# Kinds of batches whose programs are kept. Beyond these all are forgotten: requests cannot fill the memory with them.
+# Tokens of a text in one turn; tokens of prompts, all rows together, in one turn.
+TOKENS, READ = 4, 1024
+# Likeliest that are sorted out at each step: all of the vocabulary, or so many where top_k is no larger.
+HEAD = 64
+# Kinds of programs that are kept. Beyond these all are forgotten: requests cannot fill the memory with them.
 KINDS = 128
+PROGRAMS = (decoding.read, decoding.begin, decoding.advance, grow, rows_of, scores, vectors_program)
 
 
 class Kind(NamedTuple):
@@ -38,21 +42,56 @@ class Kind(NamedTuple):
     parts: Parts
 
 
+class Programs:
+    """Counts the kinds of programs that were made."""
+
+    def __init__(self):
+        self._met: set[Any] = set()
+
+    def meet(self, kind: Any) -> None:
+        """Before the programs of a kind are called."""
+        self._met.add(kind)
+        if len(self._met) > KINDS:
+            for program in PROGRAMS:
+                program.clear_cache()
+            self._met = {kind}
+
+
 class Desk(NamedTuple):
     """What every lane works with."""
 
-    model: Model
-    params: Any
-    tokenizer: Any
+    served: Served
     meters: Meters
-    cache_dtype: str | None = None
+    programs: Programs
 
 
-def kind_of(model: Model, row: Row) -> Kind:
-    """The kind of batch that a row goes into."""
-    parts, _ = for_rows([row.job.asked.sampling], model.config.vocab_size)
-    room, width = sizes(model.config, len(row.ids), row.most, whole=True)
-    return Kind(width, room, parts)
+def parts_of(sampling: Sampling, vocab_size: int) -> Parts:
+    """What the programs of a text are compiled for: eight kinds, whatever a client asks for.
+
+    All that changes logits goes together, and what a request leaves out changes nothing as data.
+    """
+    draws = sampling.temperature > 0
+    changes = bool(
+        sampling.repetition_penalty != 1
+        or sampling.presence_penalty
+        or sampling.frequency_penalty
+        or sampling.logit_bias
+        or (draws and sampling.min_p > 0)
+    )
+    head = 0
+    if draws and (0 < sampling.top_k < vocab_size or sampling.top_p < 1):
+        head = min(HEAD, vocab_size) if 0 < sampling.top_k <= HEAD else vocab_size
+    padded = (sampling.vocab_limit or vocab_size) < vocab_size
+    return Parts(draws, head, changes and draws, changes, changes, changes or padded)
+
+
+def kind_of(served: Served, row: Row) -> Kind:
+    """The kind of batch that a row goes into. Its room is all that a text may have: the cache grows as it is filled."""
+    config, longest = served.model.config, served.longest
+    room, width = sizes(config, len(row.ids), row.most, whole=True, longest=longest)
+    if not by_length(config):  # there the room decides on the angles
+        room = longest - width
+    return Kind(width, room, parts_of(row.job.asked.sampling, config.vocab_size))
 
 
 def height(rows: int, most: int) -> int:
@@ -60,156 +99,200 @@ def height(rows: int, most: int) -> int:
     return min(1 if rows == 1 else 4 ** -(-(rows - 1).bit_length() // 2), most)
 
 
+class _Place:
+    """A row in its batch: its text so far, and what was said of it where that is told once, at the end."""
+
+    def __init__(self, row: Row, tokenizer: Any):
+        self.row, self.speech = row, Speech(tokenizer, row.ids, row.job.asked.stop)
+        self.kept: list[Said] = []
+        self.first: float | None = None  # when its first token came
+
+
 class TextLane:
-    """A batch of texts.
+    """A batch of texts: their prompts are read, they are made, and, where asked for, read again for their scores.
 
     Args:
         desk: the model.
         rows: of one kind.
         kind: theirs.
-        most_rows: the largest batch.
     """
 
-    def __init__(self, desk: Desk, rows: Sequence[Row], kind: Kind, most_rows: int):
-        self._desk, self._live = desk, {number: row for number, row in enumerate(rows)}
-        self._speeches = [Speech(desk.tokenizer, row.ids, row.job.asked.stop) for row in rows]
-        self._kept: list[list[Said]] = [[] for _ in rows]  # of rows that are told once, at their end
-        self._first: dict[int, float] = {}
-        self._looked = False  # at the token that the prompts' pass gave
+    def __init__(self, desk: Desk, rows: Sequence[Row], kind: Kind):
+        self._desk, self._kind, self._coming = desk, kind, list(rows)
+        self._most = desk.served.limits.concurrency
+        self._held = height(len(rows), self._most)
+        self._live: dict[int, _Place] = {}  # at work, by row of the batch
         self._work: TextBatch | None = None
-        if any(row.most for row in rows):
-            self._work = self._begun(rows, kind, most_rows)
-
-    def _begun(self, rows: Sequence[Row], kind: Kind, most_rows: int) -> TextBatch:
-        spare = height(len(rows), most_rows) - len(rows)  # of one token, ended at once
-        keys = [_key(row) for row in rows]
-        work = TextBatch(
-            self._desk.model,
-            self._desk.params,
-            [row.ids for row in rows] + [rows[0].ids[:1]] * spare,
-            [row.job.asked.sampling for row in rows] + [rows[0].job.asked.sampling] * spare,
-            max_new_tokens=kind.room,
-            key=jnp.stack(keys + keys[:1] * spare),
-            stop_ids=tuple(self._desk.tokenizer.stop_ids),
-            cache_dtype=self._desk.cache_dtype,
-        )
-        if spare:
-            work.end([False] * len(rows) + [True] * spare)
-        return work
+        self._scoring: deque[Scoring] = deque()
 
     @property
     def size(self) -> int:
         """Texts at work."""
-        return len(self._live)
+        return len(self._coming) + len(self._live) + len(self._scoring)
+
+    @property
+    def held(self) -> int:
+        """Rows of keys and values that are kept, or will be in the next turn."""
+        return self._held if self._coming or self._live else int(bool(self._scoring))
 
     @property
     def finished(self) -> bool:
-        return not self._live
+        return not self.size
 
     def turn(self) -> None:
-        """Goes on by a few tokens; one by one where somebody reads along."""
-        reads = any(row.job.asked.stream for row in self._live.values())
-        for _ in range(TOKENS if reads else 1):
-            if self._looked:
-                self._work.advance(self._work.step + (1 if reads else TOKENS))
-            self._looked = True
-            self._look(None if self._work is None else self._work.now)
-            if self.finished:
-                return
+        """Goes on by a chunk of the prompts, by a few tokens, or by a chunk of what is read again."""
+        if self._coming:
+            self._begin()
+        self._forget_who_left()
+        if self._work is not None:
+            if self._work.now is None:
+                self._read()
+            else:
+                self._make()
+        elif self._scoring:
+            self._score()
 
     def tell(self, event: Any) -> None:
         """To all that are at work here: the last that they hear."""
-        for job in {row.job for row in self._live.values()}:
+        rows = [*self._coming, *(place.row for place in self._live.values()), *(one.row for one in self._scoring)]
+        for job in {row.job for row in rows}:
             job.tell(event)
-        self._live.clear()
+        self._coming, self._live, self._work = [], {}, None
+        self._scoring.clear()
+
+    def _begin(self) -> None:
+        served, kind = self._desk.served, self._kind
+        rows = [row for row in self._coming if not row.job.cancelled]
+        places = {number: _Place(row, served.tokenizer) for number, row in enumerate(rows)}
+        self._coming = []  # before they are at work: nobody sees them twice
+        self._live = places
+        self._held = height(len(rows), self._most) if rows else 0
+        if not any(row.most for row in rows):
+            return self._look(None)
+        spare = self._held - len(rows)  # of one token, ended at once
+        keys = [_key(row) for row in rows]
+        self._work = TextBatch(
+            served.model,
+            served.params,
+            [row.ids for row in rows] + [rows[0].ids[:1]] * spare,
+            [row.job.asked.sampling for row in rows] + [rows[0].job.asked.sampling] * spare,
+            max_new_tokens=kind.room,
+            key=jnp.stack(keys + keys[:1] * spare),
+            stop_ids=tuple(served.tokenizer.stop_ids),
+            cache_dtype=served.cache_dtype,
+            longest=served.longest,
+            parts=kind.parts,
+            chunk=min(CHUNK, 1 << max(READ // self._held, 16).bit_length() - 1),
+            in_turns=True,
+        )
+
+    def _read(self) -> None:
+        self._desk.programs.meet(("begin", self._held, self._kind))
+        self._work.read()
+        if self._work.now is not None:
+            self._leave_off(())
+            self._look(self._work.now)
+
+    def _make(self) -> None:
+        """Tokens one by one where somebody reads along."""
+        self._desk.programs.meet(("advance", self._held, self._kind.parts, self._work.capacity))
+        reads = any(place.row.job.asked.stream for place in self._live.values())
+        for _ in range(TOKENS if reads else 1):
+            self._work.advance(self._work.step + (1 if reads else TOKENS))
+            self._look(self._work.now)
+            if self._work is None:
+                return
+
+    def _score(self) -> None:
+        """The rows that are to be read again, one after the other: what the batch held is free by now."""
+        one = self._scoring[0]
+        self._desk.programs.meet(one.program)
+        said = one.turn()
+        if said is not None:
+            self._scoring.popleft()
+            one.row.job.tell(said)
+
+    def _forget_who_left(self) -> None:
+        gone = [number for number, place in self._live.items() if place.row.job.cancelled]
+        for number in gone:
+            self._desk.meters.generated.inc(self._live[number].speech.count)
+        if gone:
+            self._leave_off(gone)
+        self._scoring = deque(one for one in self._scoring if not one.row.job.cancelled)
+
+    def _leave_off(self, gone: Sequence[int]) -> None:
+        """These rows end, and what was never a text; what a smaller batch holds is kept, and no more."""
+        for number in gone:
+            del self._live[number]
+        held, live = self._held, list(self._live)
+        self._held = height(len(live), self._most) if live else 0
+        if not live:
+            self._work = None
+        if self._work is None:
+            return
+        if self._work.now is not None:
+            self._work.end([number not in self._live for number in range(held)])
+        if self._held < held:
+            idle = [number for number in range(held) if number not in self._live]
+            self._work.keep(live + idle[: self._held - len(live)])
+            self._live = dict(enumerate(self._live.values()))
 
     def _look(self, now: decoding.Progress | None) -> None:
         """Hands out what is new; rows that have finished, or whose reader has gone, end."""
-        before = len(self._live)
+        over, found = [], []
         if now is not None:
-            tokens, log_probs, lengths, done = (np.array(x) for x in (now.tokens, now.log_probs, now.lengths, now.done))
-        for number, row in list(self._live.items()):
-            if row.job.cancelled:
-                self._desk.meters.generated.inc(self._speeches[number].count)
-                del self._live[number]
-                continue
-            speech, finish, new = self._speeches[number], "length", slice(0)
+            latest = _latest(now.step, now.tokens, now.log_probs, now.lengths, now.done)
+            first, tokens, log_probs, lengths, done = (np.asarray(x) for x in latest)
+        for number, place in self._live.items():
+            row, speech = place.row, place.speech
+            finish, given = "length", ((), ())
             if row.most:
                 length = min(int(lengths[number]), row.most)
-                new = slice(speech.count, length)
                 finish = "length" if length == row.most else "stop" if done[number] else ""
-            if now is None:
-                said = speech.read(row.number, (), (), finish)
-            else:
-                said = speech.read(row.number, tokens[number, new], log_probs[number, new], finish)
-            self._measure(number, said)
-            if not row.job.asked.stream:
-                self._kept[number].append(said)
-                if not said.finish:
-                    continue
-                said = self._scored(row, joined(self._kept[number]))
-            elif not (said.finish or said.text or (said.tokens and row.job.asked.top is not None)):
-                continue
-            if said.finish:  # before it is told: who has the answer finds the place free
-                del self._live[number]
-            row.job.tell(said)
-        if self._live and len(self._live) < before:
-            size = self._work.now.done.shape[0]
-            self._work.end([number not in self._live for number in range(size)])
+                new = slice(speech.count - first, max(length - first, 0))
+                given = tokens[number, new], log_probs[number, new]
+                if np.isnan(given[1]).any():
+                    raise NotFinite
+            said = speech.read(row.number, *given, finish)
+            found.append((place, said))
+            self._measure(place, said)
+            if said.finish:
+                over.append(number)
+        if over:  # before they are told: who has the answer finds the place free
+            self._leave_off(over)
+        for place, said in found:
+            self._tell(place, said)
 
-    def _measure(self, number: int, said: Said) -> None:
-        now, row = time.perf_counter(), self._live[number]
-        if said.count and number not in self._first:
-            self._first[number] = now
-            self._desk.meters.first_token.observe(now - row.job.began)
+    def _tell(self, place: _Place, said: Said) -> None:
+        row = place.row
+        if not row.job.asked.stream:
+            place.kept.append(said)
+            if not said.finish:
+                return
+            said = joined(place.kept)
+        if said.finish and asks_for_scores(row):
+            self._scoring.append(Scoring(self._desk.served, row, said))
+        elif said.finish or said.text or (said.tokens and row.job.asked.top is not None):
+            row.job.tell(said)
+
+    def _measure(self, place: _Place, said: Said) -> None:
+        now = time.perf_counter()
+        if said.count and place.first is None:
+            place.first = now
+            self._desk.meters.first_token.observe(now - place.row.job.began)
         if said.finish:
             self._desk.meters.generated.inc(said.count)
-            passed = now - self._first.get(number, now)
+            passed = 0 if place.first is None else now - place.first
             if said.count > 1 and passed > 0:
                 self._desk.meters.speed.observe((said.count - 1) / passed)
 
-    def _scored(self, row: Row, said: Said) -> Said:
-        """With the likeliest tokens and the prompt's own, where these are asked for."""
-        asked = row.job.asked
-        if asked.top is None or not (asked.top or asked.echo):
-            return said
-        prompt = spelled(self._desk.tokenizer, row.ids) if asked.echo else []
-        tokens = [*prompt, *said.tokens]
-        if tokens:
-            ids = row.ids + [token.id for token in said.tokens]
-            model, params, tokenizer = self._desk.model, self._desk.params, self._desk.tokenizer
-            score(model, params, tokenizer, ids, tokens, asked.top, MAX_TOP)
-        return Said(said.row, said.text, said.tokens, said.count, said.finish, tuple(prompt))
 
-
-class VectorLane:
-    """Embeddings of one request."""
-
-    def __init__(self, desk: Desk, job: VectorJob):
-        self._desk, self._job, self._done = desk, job, []
-        self.finished = False
-
-    @property
-    def size(self) -> int:
-        """It counts as one text."""
-        return int(not self.finished)
-
-    def turn(self) -> None:
-        """A few texts more."""
-        start = TEXTS * len(self._done)
-        rows = self._job.rows[start : start + TEXTS]
-        model, params, tokenizer = self._desk[:3]
-        more = [min(rows, key=len)] * (height(len(rows), TEXTS) - len(rows))  # batches of 1, 4, 16
-        self._done.append(embed(model, params, rows + more, tokenizer=tokenizer, batch_size=TEXTS)[: len(rows)])
-        if start + TEXTS >= len(self._job.rows):
-            self.finished = True
-            self._job.tell(Vectors(np.concatenate(self._done)))
-        self.finished = self.finished or self._job.cancelled
-
-    def tell(self, event: Any) -> None:
-        """The last that the request hears."""
-        self.finished = True
-        self._job.tell(event)
+@jax.jit
+def _latest(step: jax.Array, tokens: jax.Array, log_probs: jax.Array, *rest: jax.Array) -> tuple[jax.Array, ...]:
+    """The columns that a turn may have filled, after the first of them: the others, maybe many, stay where they are."""
+    size = min(TOKENS, tokens.shape[1])
+    first = jnp.maximum(step - size, 0)
+    return first, *(jax.lax.dynamic_slice_in_dim(x, first, size, axis=1) for x in (tokens, log_probs)), *rest
 
 
 def joined(pieces: Sequence[Said]) -> Said:
@@ -217,20 +300,6 @@ def joined(pieces: Sequence[Said]) -> Said:
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     last = pieces[-1]
     return Said(last.row, "".join(piece.text for piece in pieces), tokens, last.count, last.finish)
-
-
-class Programs:
-    """Counts the kinds of batches that programs were made for."""
-
-    def __init__(self):
-        self._met: set[Any] = set()
-
-    def meet(self, kind: Any) -> None:
-        self._met.add(kind)
-        if len(self._met) > KINDS:
-            for program in (decoding.read, decoding.begin, decoding.advance):
-                program.clear_cache()
-            self._met = {kind}
 
 
 def _key(row: Row) -> jax.Array:

@@ -90,7 +90,6 @@ def stopping() -> Refusal:
     return Refusal(503, "the server is stopping", code="stopping", kind="server_error", headers={"Retry-After": "5"})
 
 
-def failed(error: BaseException) -> Refusal:
-    """A fault that is not the request's."""
-    said = (str(error).strip().splitlines() or [""])[0][:200]
-    return Refusal(500, f"the model failed: {type(error).__name__}: {said}", kind="server_error")
+def failed() -> Refusal:
+    """A fault that is not the request's. What it was stands in the server's log, and is no client's to read."""
+    return Refusal(500, "the server failed at this request; its log says how", kind="server_error")

@@ -13,7 +13,7 @@ from zoo.serve.app import Service
 
 # Seconds for a request's head, and between two requests of one connection.
 HEAD_SECONDS, IDLE_SECONDS = 20.0, 60
-# Seconds in which a client that has much to read must read something.
+# Seconds in which a client that has something to read must read some of it.
 STUCK_SECONDS = 60.0
 # Connections beyond those that can have a request in the queue.
 SPARE_CONNECTIONS = 64
@@ -71,7 +71,8 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)  # which calls resume_writing
 
     def pause_writing(self) -> None:
-        self._stuck = self._stuck or self.loop.call_later(STUCK_SECONDS, self.transport.abort)
+        if self._stuck is None:
+            self._await_reading()
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -79,6 +80,14 @@ class _Protocol(H11Protocol):
             self._stuck.cancel()
             self._stuck = None
         super().resume_writing()
+
+    def _await_reading(self, before: int | None = None) -> None:
+        """Ends the connection where no byte of what waits has gone in time; one slow read after the other is enough."""
+        waits = self.transport.get_write_buffer_size()
+        if before is not None and waits >= before:
+            self.transport.abort()
+        else:
+            self._stuck = self.loop.call_later(STUCK_SECONDS, self._await_reading, waits)
 
     def _watch(self) -> None:
         """The clock runs while a head is awaited, whatever arrives of it."""
@@ -105,7 +114,7 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, service: Service):
-        limits = service.limits
+        limits = service.served.limits
         most = limits.concurrency + limits.max_waiting + SPARE_CONNECTIONS
         config = uvicorn.Config(
             service.app(),
@@ -137,6 +146,6 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         engine = self._service.engine
         engine.stop()
-        end = asyncio.get_running_loop().call_later(self._service.limits.grace, engine.tell_all)
+        end = asyncio.get_running_loop().call_later(self._service.served.limits.grace, engine.tell_all)
         await super().shutdown(sockets)
         end.cancel()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from zoo.generation.prompts import TextStream, overlap
+from zoo.generation.reading import Reader
 from zoo.serve.jobs import Said, Token
 
 # Ids before a token that are decoded with it: a piece alone loses the space before it.
@@ -20,11 +20,14 @@ class Speech:
     """
 
     def __init__(self, tokenizer: Any, ids: Sequence[int], stop: Sequence[str] = ()):
-        self._words, self._stop = TextStream(tokenizer, ids), tuple(stop)
-        self._held = ""  # text that is not given yet
-        self._given = 0  # characters that are
-        self._tokens: list[Token] = []  # tokens that are not given yet
-        self.count = 0
+        self._reader = Reader(tokenizer, ids, stop)
+        self._given = 0  # characters that are given
+        self._tokens: list[Token] = []  # tokens that are not
+
+    @property
+    def count(self) -> int:
+        """Tokens read."""
+        return self._reader.count
 
     def read(self, row: int, ids: Sequence[int], log_probs: Sequence[float], finish: str = "") -> Said:
         """Takes tokens, gives what they add; `finish` says that they are the last, and why.
@@ -32,35 +35,20 @@ class Speech:
         A stop text among them finishes the text whatever `finish` says.
         """
         for token, log_prob in zip(ids, log_probs, strict=True):
-            self.count += 1
-            self._hear(Token(int(token), self._words.add([int(token)]), float(log_prob)))
-            cut = self._cut()
-            if cut is not None:
-                return self._give(row, cut, "stop", cut_off=True)
+            start = self._reader.heard
+            self._tokens.append(Token(int(token), self._reader.read(int(token)), float(log_prob), start))
+            if self._reader.stopped:
+                break
         if finish:
-            rest = self._words.end()
+            rest = self._reader.end()
             if rest and self._tokens:
                 self._tokens[-1].text += rest
-            self._held += rest
-            cut = self._cut()
-            if cut is not None:
-                return self._give(row, cut, "stop", cut_off=True)
-            return self._give(row, len(self._held), finish)
-        keep = max((overlap(self._held, word) for word in self._stop), default=0)
-        return self._give(row, len(self._held) - keep, "")
+        return self._give(row, "stop" if self._reader.stopped else finish)
 
-    def _hear(self, token: Token) -> None:
-        token.start = self._given + len(self._held)
-        self._held += token.text
-        self._tokens.append(token)
-
-    def _cut(self) -> int | None:
-        return min((self._held.find(word) for word in self._stop if word in self._held), default=None)
-
-    def _give(self, row: int, length: int, finish: str, cut_off: bool = False) -> Said:
-        text, self._held = self._held[:length], self._held[length:]
-        self._given += length
-        whole = bool(finish) and not cut_off
+    def _give(self, row: int, finish: str) -> Said:
+        text = self._reader.take()
+        self._given += len(text)
+        whole = bool(finish) and not self._reader.stopped
         ready = [token for token in self._tokens if whole or token.start < self._given]
         self._tokens = self._tokens[len(ready) :]
         return Said(row, text, tuple(ready), self.count, finish)
@@ -72,8 +60,11 @@ def spelled(tokenizer: Any, ids: Sequence[int]) -> list[Token]:
     return list(speech.read(0, ids, [0.0] * len(ids), "length").tokens)
 
 
-def in_place(tokenizer: Any, before: Sequence[int], token: int) -> str:
-    """What a token would add after these ids."""
+def in_places(tokenizer: Any, before: Sequence[int], tokens: Sequence[int]) -> list[str]:
+    """What each of `tokens` would add after these ids."""
     before = list(before[-CONTEXT:])
-    context, whole = tokenizer.decode(before), tokenizer.decode([*before, token])
-    return whole[len(context) :] if whole.startswith(context) else tokenizer.decode([token])
+    context, found = tokenizer.decode(before), []
+    for token in tokens:
+        whole = tokenizer.decode([*before, token])
+        found.append(whole[len(context) :] if whole.startswith(context) else tokenizer.decode([token]))
+    return found
