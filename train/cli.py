@@ -137,7 +137,7 @@ class _Given:
         process_id: which one this is, from 0.
         join_within: seconds in which all processes have to come.
         lost_after: seconds without a sign of life after which a process counts as lost, and all end.
-        stalled_after: seconds without a finished step after which all end.
+        stalled_after: seconds in which nothing was finished and nothing moved, after which all end.
     """
 
     run_folder: Path

@@ -62,7 +62,7 @@ def open_run(config: RunConfig) -> Opened:
         InputError: what cannot be trained, in every process.
     """
     train = config.train
-    model, shards, watched, tokenizer, driver = together(lambda: _parts(config))
+    model, shards, watched, tokenizer, driver, objective, optimizer = together(lambda: _parts(config))
     require_alike(config, shards, watched, tokenizer)
     places = driver.rows(train.batch_size) if jax.process_count() > 1 else None
 
@@ -71,7 +71,6 @@ def open_run(config: RunConfig) -> Opened:
         return *split, (open_watched(config, watched, tokenizer, places) if watched else ())
 
     batches, valid, watched = first_then_others(rows)
-    objective, optimizer = make_objective(train, model, tokenizer, driver.row_shards), make_optimizer(train)
     make = initial_state(model.init, optimizer, train.seed)
     step = driver.compile(make_train_step(model, objective, optimizer, train))
     batch = {name: jax.ShapeDtypeStruct(*told) for name, told in batches.shapes().items()}
@@ -79,7 +78,8 @@ def open_run(config: RunConfig) -> Opened:
     return Opened(model, shards, tokenizer, driver, objective, optimizer, make, step, batches, valid, watched)
 
 
-def _parts(config: RunConfig) -> tuple[zoo.Model, Shards, Shards | None, zoo.Tokenizer, Driver]:
+def _parts(config: RunConfig) -> tuple[Any, ...]:
+    """What each process opens for itself, and what it can refuse of it."""
     train, model = config.train, zoo.create(config.model)
     if jax.process_count() > 1 and train.driver == "jit":
         raise InputError('driver "jit" runs on one device; use driver "mesh" with several processes')
@@ -89,9 +89,8 @@ def _parts(config: RunConfig) -> tuple[zoo.Model, Shards, Shards | None, zoo.Tok
     driver = make_driver(train.driver, train.mesh)
     check_sequence(driver.sizes, train.seq_len)
     driver.rows(train.batch_size)  # refuses a batch that its devices cannot share
-    make_objective(train, model, tokenizer, driver.row_shards)
-    make_optimizer(train)
-    return model, shards, watched, tokenizer, driver
+    objective = make_objective(train, model, tokenizer, driver.row_shards)
+    return model, shards, watched, tokenizer, driver, objective, make_optimizer(train)
 
 
 def require_alike(config: RunConfig, shards: Shards, watched: Shards | None, tokenizer: zoo.Tokenizer) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for editors, which run nothing
     from zoo.stack import stack_layers, unstack_layers
     from zoo.summary import summarise
     from zoo.text_vectors import embed
+    from zoo.tiles import tiled
     from zoo.tokenizer import Tokenizer, load_tokenizer
 
 # Every name is imported when it is first used, so that `python -m zoo list` waits for no JAX.
@@ -53,6 +54,7 @@ _HOMES = {
     "stack_layers": "zoo.stack",
     "stream": "zoo.generation.generate",
     "summarise": "zoo.summary",
+    "tiled": "zoo.tiles",
     "unstack_layers": "zoo.stack",
     "with_head": "zoo.model",
     "with_image_size": "zoo.model",
@@ -82,6 +84,7 @@ __all__ = [
     "stack_layers",
     "stream",
     "summarise",
+    "tiled",
     "unstack_layers",
     "with_head",
     "with_image_size",

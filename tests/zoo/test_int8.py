@@ -89,7 +89,8 @@ def test_kernels_of_several_axes(dtype):
     found = int8.product(x, jnp.asarray(q.reshape(4, 6, 5)), *map(jnp.asarray, (scale, columns, rows)))
     assert found.shape == (2, 3, 5) and found.dtype == jnp.float32
     exact = np.asarray(x, np.float64).reshape(2, 3, 24) @ filled(q, scale, columns, rows)
-    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+    # Activations keep 16 bits: a 64,516th of 2.5 for each of 24 inputs, by weights of up to 2.5.
+    np.testing.assert_allclose(found, exact, rtol=0, atol=5e-4)
 
 
 def dequantised(params):
@@ -133,9 +134,9 @@ def test_a_model_equals_the_float_one_that_it_stands_for(name, changes):
     meant = dequantised(looped)
     plain = zoo.create(model.config.replace(scan=False))
     expected = plain.apply(meant, TOKENS).logits
-    np.testing.assert_allclose(small.apply(quantised, TOKENS).logits, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(small.apply(quantised, TOKENS).logits, expected, rtol=0, atol=5e-5)
     np.testing.assert_allclose(
-        small.unembed(quantised, small.apply(quantised, TOKENS).hidden), expected, rtol=0, atol=1e-5
+        small.unembed(quantised, small.apply(quantised, TOKENS).hidden), expected, rtol=0, atol=5e-5
     )
     kinds = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), quantised)
     assert kinds == jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), small.init_shapes())
@@ -168,7 +169,7 @@ def test_all_columns_in_float_is_the_model_itself():
     small, quantised = zoo.quantize(MODEL, PARAMS, calibration=TOKENS, threshold=0)
     assert small.config.int8 == Int8([48] * 3, [48] * 3, [48] * 3, [80] * 3, 48)
     expected = MODEL.apply(PARAMS, TOKENS).logits
-    np.testing.assert_allclose(small.apply(quantised, TOKENS).logits, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(small.apply(quantised, TOKENS).logits, expected, rtol=0, atol=5e-5)
 
 
 def test_it_generates_as_it_reads():

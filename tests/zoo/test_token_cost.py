@@ -106,3 +106,14 @@ def test_no_lengths_are_refused():
     model = zoo.create("llama-tiny")
     with pytest.raises(InputError, match="lengths are none"):
         measure(model, {}, ())
+
+
+def test_the_cached_way_writes_the_cache_where_it_is_as_generation_does():
+    model = zoo.create("llama-tiny")
+    params = model.init(jax.random.key(0))
+    cache = model.apply(params, np.ones((1, 3), np.int32), cache=model.init_cache(1, 4)).cache
+    old, last = cache.keys[0], np.full((1, 1), 5)
+    first, cache = token_cost._with(params, last, cache, model=model)
+    again, cache = token_cost._with(params, last, cache, model=model)
+    assert old.is_deleted()
+    np.testing.assert_array_equal(first, again)
