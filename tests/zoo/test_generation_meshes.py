@@ -49,7 +49,6 @@ def chosen(model, params):
 WAYS = {
     "int8 cache": lambda model, params: texts(model, params, cache_dtype="int8"),
     "draft": lambda model, params: texts(model, params, draft=(model, params), draft_tokens=2),
-    "samples": lambda model, params: texts(model, params, samples=2, temperature=1.2, key=jax.random.key(4)),
     "beams": searched,
     "choose": chosen,
     "int8 weights": texts,
