@@ -168,7 +168,8 @@ def einsum_attention(query, key, value, mask, bias, scale, soft_cap, dropout, re
     """The formula written out; arguments as in attend. Scores and softmax are float32."""
     batch, length, heads, head_dim = query.shape
     key_length, kv_heads = key.shape[1:3]
-    # Products of [rows, in] and [in, out] for each row and key-value head: what lies by heads (zoo.cache) is not copied.
+    # Products of [rows, in] and [in, out] for each row and key-value head: what lies by heads, as in zoo.cache, is read
+    # where it is.
     grouped = query.swapaxes(1, 2).reshape(batch, kv_heads, -1, head_dim)
     key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
     scores = _by_heads(grouped, key, 3, preferred_element_type=jnp.float32)

@@ -1,7 +1,7 @@
 """The key-value cache: an argument and a result, never hidden state.
 
-Heads stand before slots, as the products of attention read them: in the other order a CPU writes out all keys and values
-anew for every token.
+Heads stand before slots, as the products of attention read them: in the other order a CPU writes out all keys and
+values anew for every token.
 
 Slots fill from the left. A slot remembers whether its token was real, which segment it belonged to and how many real
 tokens of that segment came before it, so ragged prompts, padded on either side, go on as if each were alone.

@@ -31,7 +31,8 @@ def read_out(
     Args:
         hidden: [..., D].
         matrix: [D, V]; [V, D] where `by_rows`, as a token table lies. Its transpose is never formed: a CPU would write
-            it out anew for every token. Or Tiles (zoo.tiles); in int8 (zoo.int8) an Int8Rows, or the four parts of a kernel.
+            it out anew for every token. Or Tiles (zoo.tiles); in int8 (zoo.int8) an Int8Rows, or the four parts of a
+            kernel.
         soft_cap: c tanh(logit / c).
         by_rows: how the matrix lies.
     """

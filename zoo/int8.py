@@ -9,8 +9,8 @@ every layer and for nearly every token, and these decide the loss. Their rows of
 so is the maximum that a scale goes by, which is now that of the other rows. That is the decomposition of LLM.int8()
 (Dettmers et al. 2022, arXiv:2208.07339, 3.2): columns with an activation above 6 in magnitude. There activations are
 rounded to int8, too, and outliers are looked for in each batch; here activations keep 16 bits (on a CPU; their own
-elsewhere) and the columns are fixed beforehand, on texts, so that a row's numbers do not depend on its batch and programs
-do not on its values.
+elsewhere) and the columns are fixed beforehand, on texts, so that a row's numbers do not depend on its batch and
+programs do not on its values.
 
 Kernels of attention and FFN are int8, and the token table with the read-out (a scale for each piece). Norms, biases,
 positions, routers and other heads stay float32.

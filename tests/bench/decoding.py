@@ -1,6 +1,7 @@
 """Decoding with SmolLM2-135M: this project against the reference library and llama.cpp, turn and turn about.
 
-    make bench BENCH=decoding                                     # two rounds; what is measured stays, a stop costs a process
+    make bench BENCH=decoding                                     # two rounds; what is measured is kept
+    taskset -c 1 python tests/bench/decoding.py --rounds 1        # a busy machine: one core, to be read by CPU time
     python tests/bench/decoding.py --cases 16x512 --rounds 1      # more of some rows
     python tests/bench/decoding.py --rounds 0                     # the table again
 
@@ -54,7 +55,7 @@ def cores() -> int:
 
 
 def bandwidth() -> list[float]:
-    """Bytes a second that one thread a core reads, of an array larger than any cache: by the wall, and a second of CPU."""
+    """Bytes that one thread a core reads of an array larger than any cache: a second by the wall, and of CPU."""
     import numpy as np
 
     array, found = np.ones(1 << 27, np.float32), []
@@ -164,8 +165,9 @@ def run_llama(name: str, folder: str, cases) -> dict:
         with ThreadPoolExecutor(batch) as pool:
             for count, parts in ((4, [one[:8] for one in rows]), (1, rows), (NEW, rows)):
                 asked = {"n_predict": count, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+                asked = [{"prompt": ids, **asked} for ids in parts]
                 began = clocks()
-                list(pool.map(lambda ids, asked=asked: server.handle_completions({"prompt": ids, **asked}), parts))
+                list(pool.map(server.handle_completions, asked))
                 seconds.append(since(began))
         rest = [whole - first for whole, first in zip(seconds[2], seconds[1], strict=True)]
         found["cases"][case] = row(seconds[1], rest, batch, None)
@@ -229,10 +231,13 @@ def table(runs: list[dict]) -> str:
         if not own:
             continue
         lines += [f"\n{batch} row{'s' * (batch > 1)}, prompt of {length} tokens\n"]
-        lines += ["| | tokens/s, wall (spread) | tokens/s of CPU | times theirs (CPU) | share of the floor | first token, s | rows as ours |"]
+        lines += [
+            "| | tokens/s, wall (spread) | tokens/s of CPU | times theirs (CPU) | share of the floor "
+            "| first token, s (CPU) | rows as ours |"
+        ]
         lines += ["|---|---|---|---|---|---|---|"]
 
-        def middle(name, what, clock, own=own):
+        def middle(name, what, clock, own=own, case=case):
             return statistics.median(run["cases"][case][what][clock] for run in own[name])
 
         texts = own.get("ours", [{}])[0].get("cases", {}).get(case, {}).get("tokens")
@@ -249,13 +254,14 @@ def table(runs: list[dict]) -> str:
             lines.append(
                 f"| {name} | {statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f}) | "
                 f"{middle(name, 'rate', 1):.1f} | {ratio} | {statistics.median(shares):.0%} | "
-                f"{middle(name, 'first', 0):.2f} | {same} |"
+                f"{middle(name, 'first', 0):.2f} ({middle(name, 'first', 1):.2f}) | {same} |"
             )
     width = [[run["bandwidth"][clock] / 1e9 for run in runs] for clock in (0, 1)]
     loads = [run["load"] for run in runs]
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     lines += [
-        f"\nMachine: {cpu}, {runs[0]['cores']} cores; load before each process {min(loads):.1f} to {max(loads):.1f}. Read "
+        f"\nMachine: {cpu}, {runs[0]['cores']} cores; load before each process {min(loads):.1f} to {max(loads):.1f}. "
+        "Read "
         f"bandwidth {statistics.median(width[0]):.1f} GB/s by the wall ({min(width[0]):.1f} to {max(width[0]):.1f}), "
         f"{statistics.median(width[1]):.1f} a core. {'; '.join(sorted({run['versions'] for run in runs}))}."
     ]

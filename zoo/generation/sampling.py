@@ -212,7 +212,7 @@ def adjusted(logits: jax.Array, parts: Parts, settings: Settings, memory: Memory
 
 
 def first_largest(logits: jax.Array) -> jax.Array:
-    """argmax over the last axis, int32: the first of equals, or the first NaN. A CPU does two passes ten times as fast."""
+    """argmax over the last axis, int32: the first of equals, or the first NaN. Two passes take a CPU a tenth of one."""
     found = (logits == jnp.max(logits, axis=-1, keepdims=True)) | jnp.isnan(logits)
     places = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     return jnp.min(jnp.where(found, places, logits.shape[-1] - 1), axis=-1)

@@ -161,7 +161,7 @@ def _loaded(path: str, int8: bool) -> tuple[Any, Any, Any]:
     tokenizer = zoo.load_tokenizer(path)
     if int8:
         model, params = zoo.quantize(model, params, calibration=sample_rows(tokenizer))
-    return model, params, tokenizer
+    return model, zoo.tiled(params), tokenizer
 
 
 def _turns() -> Iterator[str]:
