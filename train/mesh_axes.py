@@ -4,6 +4,7 @@ A mesh has these axes in this order, outermost first, however they were named: n
 neighbours on the wires. With `slice`, the other axes lie inside a slice of a pod, on its own fast network.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -185,8 +186,9 @@ def check_sequence(sizes: Mapping[str, int], seq_len: int) -> None:
     ways = sizes.get("sequence", 1)
     if seq_len % ways == 0:
         return
-    dividing = [n for n in range(1, seq_len + 1) if seq_len % n == 0]
-    near = sorted({max(n for n in dividing if n < ways), min(n for n in dividing if n > ways or n == seq_len)})
+    devices = math.prod(sizes.values())
+    near = [n for n in range(1, min(seq_len, devices) + 1) if seq_len % n == 0 and devices % n == 0]
+    near = sorted(sorted(near, key=lambda n: (abs(n - ways), n))[:2])
     lengths = [n for n in (seq_len // ways * ways, -(-seq_len // ways) * ways) if n]
     raise InputError(
         f"mesh axis sequence={ways} does not divide seq_len {seq_len}; the nearest sizes that do: "

@@ -62,8 +62,9 @@ def open_run(config: RunConfig) -> Opened:
         InputError: what cannot be trained, in every process.
     """
     train = config.train
+    require_same_settings(config)
     model, shards, watched, tokenizer, driver, objective, optimizer = together(lambda: _parts(config))
-    require_alike(config, shards, watched, tokenizer)
+    require_same_data(shards, watched, tokenizer)
     places = driver.rows(train.batch_size) if jax.process_count() > 1 else None
 
     def rows():
@@ -93,8 +94,8 @@ def _parts(config: RunConfig) -> tuple[Any, ...]:
     return model, shards, watched, tokenizer, driver, objective, make_optimizer(train)
 
 
-def require_alike(config: RunConfig, shards: Shards, watched: Shards | None, tokenizer: zoo.Tokenizer) -> None:
-    """Refuses processes with other settings or other data than the first; paths may differ.
+def require_same_settings(config: RunConfig) -> None:
+    """Refuses processes with other settings or other numbers of devices than the first; paths may differ.
 
     Raises:
         InputError: naming what differs, in every process.
@@ -105,11 +106,18 @@ def require_alike(config: RunConfig, shards: Shards, watched: Shards | None, tok
         for name, value in table.items()
         if name not in ("data", "watch", "start_from")
     }
+    compare(settings | {"devices a process": jax.local_device_count()})
+
+
+def require_same_data(shards: Shards, watched: Shards | None, tokenizer: zoo.Tokenizer) -> None:
+    """Refuses processes with other data than the first.
+
+    Raises:
+        InputError: naming what differs, in every process.
+    """
     compare(
-        settings
-        | {"the text to watch": watched.valid.digest if watched else ""}
-        | {"the data": shards.train.digest + shards.valid.digest}
-        | {"the tokenizer": tokenizer.fingerprint, "devices a process": jax.local_device_count()}
+        {"the text to watch": watched.valid.digest if watched else ""}
+        | {"the data": shards.train.digest + shards.valid.digest, "the tokenizer": tokenizer.fingerprint}
     )
 
 

@@ -72,7 +72,7 @@ MISTAKES = [
     ([*GPT, "--driver", "mesh", "--mesh", "dta=8"], 'mesh has no axis "dta"; did you mean "data"?'),
     (
         [*GPT, "--driver", "mesh", "--mesh", "fsdp=2,sequence=4", "--seq-len", "30"],
-        "mesh axis sequence=4 does not divide --seq-len 30; the nearest sizes that do: 3, 5; the nearest lengths for "
+        "mesh axis sequence=4 does not divide --seq-len 30; the nearest sizes that do: 1, 2; the nearest lengths for "
         "4: 28, 32\n",
     ),
     (

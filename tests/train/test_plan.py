@@ -50,6 +50,8 @@ def test_slice_names(name, topology, count, chips):
         ("sixteen", "such as v5e:16x16"),
         ("v3:4x4", "each v3 chip as 2 devices, and a plan counts one a chip; plan for one of v4, v5e, v5p, v6e"),
         ("tpu7x:4x4x4", "jax sees each tpu7x chip as 2 devices"),
+        ("7x:4x4x4", "jax sees each tpu7x chip as 2 devices"),
+        ("v3-8", "jax sees each v3 chip as 2 devices"),
     ],
 )
 def test_slices_that_do_not_exist(name, words):
@@ -119,7 +121,7 @@ def test_without_a_mesh_the_plan_is_of_the_mesh_of_a_run_without_one(tmp_path):
         (
             "llama-7b",
             {"mesh": "fsdp=16,sequence=16", "seq": 2040, "batch": 256},
-            "sequence=16 does not divide seq_len 2040; the nearest sizes that do: 15, 17; the nearest lengths for 16: "
+            "sequence=16 does not divide seq_len 2040; the nearest sizes that do: 4, 8; the nearest lengths for 16: "
             "2032, 2048",
         ),
         ("llama-7b", {"mesh": "fsdp=big"}, "not of the form axis=size"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train.plan.job import Job, make_job
-from train.plan.report import SUMS, Plan, bytes_text, count_text, seconds_text, span
+from train.plan.report import SUMS, Plan, bytes_text, count_text, hours_text, seconds_text, span
 from train.plan.search import candidates, shortlist
 from train.plan.slices import parse_slice
 from zoo.atomic_file import replacing, write_atomically
@@ -148,7 +148,7 @@ def markdown(found: Sequence[Plan]) -> str:
             span(plan.step, seconds_text),
             span(plan.mfu[::-1], lambda x: f"{100 * x:.0f} %"),
             span(plan.tokens_per_second[::-1], lambda x: f"{x:,.0f}"),
-            f"{count_text(tokens)} tokens: {span(plan.chip_hours(tokens), lambda x: f'{x:,.0f}')} chip-hours",
+            f"{count_text(tokens)} tokens: {span(plan.chip_hours(tokens), hours_text)} chip-hours",
         )
         lines.append("| " + " | ".join(cells) + " |")
     if any(plan.sums != SUMS for plan in found):

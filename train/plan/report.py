@@ -115,6 +115,11 @@ class Plan:
         return cls(**kept)
 
 
+def hours_text(hours: float) -> str:
+    """Whole hours, and two digits of fewer than ten."""
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
+
+
 def make_plan(job: Job, compiled: Compiled, model: str = "") -> Plan:
     """Counts and times of a compiled step.
 
@@ -263,8 +268,8 @@ def _sections(plan: Plan, tokens: float | None) -> list[tuple[str, list[tuple[st
     if tokens:
         hours = plan.chip_hours(tokens)
         days = [hour / plan.chips / 24 for hour in hours]
-        times.append((f"{count_text(tokens)} tokens", f"{span(hours, lambda x: f'{x:,.0f}')} chip-hours, "
-                      f"{span(days, lambda x: f'{x:,.1f}')} days"))  # fmt: skip
+        times.append((f"{count_text(tokens)} tokens", f"{span(hours, hours_text)} chip-hours, "
+                      f"{span(days, lambda x: f'{x:,.1f}' if x >= 1 else f'{x:.2g}')} days"))  # fmt: skip
     sections = [(verdict, memory), ("work", flops)]
     sections += [("collectives a step", wires)] if wires else []
     return [*sections, ("time", times)]

@@ -64,13 +64,14 @@ def parse_slice(name: str) -> Slice:
     Raises:
         InputError: no such chip or no such slice of it (the nearest is named), or a chip that is two devices.
     """
-    found = _read(name)
-    if found.chip.devices_a_chip > 1:
+    kind = re.split("[:-]", name.strip().lower())[0]
+    chip = CHIPS.get(kind) or CHIPS.get(f"tpu{kind}") or _read(name).chip
+    if chip.devices_a_chip > 1:
         raise InputError(
-            f'slice "{name}": jax sees each {found.chip.name} chip as {found.chip.devices_a_chip} devices, and a plan '
-            f"counts one a chip; plan for one of {', '.join(PLANNED)}"
+            f'slice "{name}": jax sees each {chip.name} chip as {chip.devices_a_chip} devices, and a plan counts one '
+            f"a chip; plan for one of {', '.join(PLANNED)}"
         )
-    return found
+    return _read(name)
 
 
 def _read(name: str) -> Slice:
