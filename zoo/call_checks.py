@@ -174,9 +174,11 @@ def check_values(config: ModelConfig, given: Inputs) -> None:
         filled = int(np.max(np.asarray(given.cache.length)))
         by_length = config.rotary_scaling is not None and config.rotary_scaling.by_length
         if by_length and filled and given.padding_mask is not None and _concrete(given.padding_mask):
-            if not np.all(np.asarray(given.padding_mask)):
+            with jax.ensure_compile_time_eval():
+                late = bool(np.any(late_padding(given.cache, given.padding_mask)))
+            if late:
                 raise InputError(
-                    f'padding after the first call of a cache: under "{config.rotary_scaling.kind}" rotary scaling it '
+                    f'padding after real tokens in a cache: under "{config.rotary_scaling.kind}" rotary scaling it '
                     "would change the length that what is cached was turned by"
                 )
         if given.cache.ring and given.padding_mask is not None and _concrete(given.padding_mask):

@@ -99,10 +99,11 @@ class Transformer(nn.Module):
         wrong = jnp.zeros((batch,), bool)
         if cache is not None:
             wrong = wrong | (given.cache.length + length > cache.capacity)
+            by_length = config.rotary_scaling is not None and config.rotary_scaling.by_length
             if given.padding_mask is not None and given.cache.ring:
                 wrong = wrong | late_padding(given.cache, given.padding_mask)
-            if given.padding_mask is not None and config.rotary_scaling is not None and config.rotary_scaling.by_length:
-                wrong = wrong | ((given.cache.length > 0) & jnp.any(given.padding_mask == 0, axis=1))
+            elif given.padding_mask is not None and by_length:
+                wrong = wrong | ((given.cache.length > 0) & late_padding(given.cache, given.padding_mask))
         if given.positions is not None and given.segment_ids is None:
             wrong = wrong | restarted(given.positions, None if given.padding_mask is None else given.padding_mask != 0)
         if cache is not None or given.positions is not None:

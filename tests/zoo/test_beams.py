@@ -22,7 +22,7 @@ def made():
     return model, params
 
 
-def everything(model, params, prompt, penalty):
+def everything(model, params, prompt, penalty, stops=(STOP,)):
     """All texts of up to three tokens that stop, or have three, with their scores, best first."""
     lines = np.asarray(list(itertools.product(range(VOCABULARY), repeat=STEPS)))
     rows = np.concatenate([np.tile(prompt, (len(lines), 1)), lines], axis=1)
@@ -30,7 +30,7 @@ def everything(model, params, prompt, penalty):
     each = np.take_along_axis(log_probs, lines[..., None], axis=2)[..., 0]
     found = {}
     for line, values in zip(lines.tolist(), each, strict=True):
-        count = line.index(STOP) + 1 if STOP in line else STEPS
+        count = next((i + 1 for i, token in enumerate(line) if token in stops), STEPS)
         found[tuple(line[:count])] = values[:count].sum() / count**penalty
     return sorted(found.items(), key=lambda item: -item[1])
 
@@ -52,6 +52,19 @@ def test_a_wide_beam_finds_the_best_of_all_texts(made, penalty):
             text = tuple(out.tokens[i, k, : out.lengths[i, k]].tolist())
             np.testing.assert_allclose(out.scores[i, k], scores[text], atol=1e-5)
         assert (np.diff(out.scores[i]) <= 0).all()
+
+
+@pytest.mark.parametrize("penalty", [1.0, 3.0])
+def test_many_stop_ids_leave_no_beam_without_a_way_on(made, penalty):
+    """Of eight ids six end the text: among a live beam's best continuations all may end, and yet it goes on."""
+    model, params = made
+    out = beam_search(
+        model, params, PROMPTS, max_new_tokens=STEPS, beams=4, length_penalty=penalty, stop_ids=range(2, 8)
+    )
+    for i, prompt in enumerate(PROMPTS):  # two ids a step go on: four beams hold all of them
+        best = everything(model, params, prompt, penalty, range(2, 8))
+        np.testing.assert_allclose(out.scores[i], [score for _, score in best[:4]], atol=1e-5)
+        assert tuple(out.tokens[i, 0, : out.lengths[i, 0]].tolist()) == best[0][0]
 
 
 def test_a_row_is_what_it_is_alone(made):

@@ -220,10 +220,16 @@ def test_what_a_cache_cannot_keep_is_refused_and_poisoned():
             model.apply(params, ROWS, **{name: jnp.arange(8)[None].repeat(2, 0)}, cache=model.init_cache(2, 8))
     cache = model.apply(params, ROWS[:, :4], cache=model.init_cache(2, 8)).cache
     mask = jnp.asarray([[1] * 4, [1, 1, 1, 0]])
-    with pytest.raises(InputError, match="padding after the first call of a cache"):
+    with pytest.raises(InputError, match="padding after real tokens in a cache"):
         model.apply(params, ROWS[:, 4:], padding_mask=mask, cache=cache)
     logits = jax.jit(lambda m: model.apply(params, ROWS[:, 4:], padding_mask=m, cache=cache).logits)(mask)
     assert bool(jnp.isfinite(logits[0]).all()) and bool(jnp.isnan(logits[1]).all())
+    # A row that has not begun may be padded for as many calls as it takes: it is what it is in one.
+    mask = jnp.asarray([[1] * 8, [0] * 5 + [1] * 3])
+    whole = model.apply(params, ROWS, padding_mask=mask, cache=model.init_cache(2, 8)).logits
+    cache = model.apply(params, ROWS[:, :4], padding_mask=mask[:, :4], cache=model.init_cache(2, 8)).cache
+    parts = jax.jit(lambda m: model.apply(params, ROWS[:, 4:], padding_mask=m, cache=cache).logits)(mask[:, 4:])
+    np.testing.assert_allclose(parts[1, 1:], whole[1, 5:], atol=1e-5)
 
 
 # -- norms -------------------------------------------------------------------------------------------------------------

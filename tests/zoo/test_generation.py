@@ -184,6 +184,7 @@ def test_texts_keep_the_space_between_the_prompt_and_what_follows(made):
         (np.asarray([1, 2]), {}, f"prompts are int64 of shape (2,); {WANTED}"),
         (np.asarray([[1.5]]), {}, f"prompts are float64 of shape (1, 1); {WANTED}"),
         ([[1.5]], {}, "id 1.5 is no whole number"),
+        ([[1]], {"forced_ids": {0: 7}}, "forced_ids: ids are a dict; give a list of whole numbers"),
         (
             np.asarray([[1, 2]]),
             {"padding_mask": np.asarray([[0.0, -1e9]])},
@@ -269,6 +270,10 @@ def test_an_empty_text_is_no_prompt_though_a_bos_would_stand_there(one):
     for prompts, which in (([""], 0), (["12", ""], 1)):
         with pytest.raises(InputError, match=f"prompt {which} is empty: there is nothing to continue"):
             zoo.generate(*one, prompts, max_new_tokens=NEW, tokenizer=OneForBoth(True))
+    blank = OneForBoth(True)
+    blank.encode = lambda text: []
+    with pytest.raises(InputError, match="prompt 0 is empty: there is nothing to continue"):
+        zoo.generate(*one, [" "], max_new_tokens=NEW, tokenizer=blank)
 
 
 def test_models_that_see_a_prompt_both_ways_are_refused(one):

@@ -47,6 +47,7 @@ BAD = [
     ({"prompt": PROMPT, "logit_bias": {"x": 1}}, '"logit_bias" gives 1 to "x"; ids go from 0 to 359', "logit_bias"),
     ({"prompt": PROMPT, "logit_bias": {"360": 1}}, 'gives 1 to "360"', "logit_bias"),
     ({"prompt": PROMPT, "logit_bias": {"1": 101}}, "numbers from -100 to 100", "logit_bias"),
+    ({"prompt": PROMPT, "logit_bias": {"1": 10**400}}, "numbers from -100 to 100", "logit_bias"),
     ({"prompt": PROMPT, "stream_options": {"include_usage": True}}, '"stream_options" is {"include', "stream_options"),
     (
         {"prompt": PROMPT, "stream": True, "stream_options": {"usage": 1}},

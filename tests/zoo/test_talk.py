@@ -64,19 +64,20 @@ def test_a_whole_conversation(place, monkeypatch, capsys):
     """History, empty lines, a turn that is no UTF-8, /reset, one that is too long, room that ends, /exit."""
     talk, long = Expected(place, [{"role": "system", "content": "Be brief."}]), "pebble " * 40
     lines = [b"the river", b"", b"  \t", "é and then?".encode(), b"caf\xe9", b"walks", b"/reset", b"the river"]
-    lines += [long.encode(), b"a quiet stone", b"some bright maple", b"winter sings", b"/exit", b"never"]
+    lines += [long.encode(), b"/help", b"a quiet stone", b"some bright maple", b"winter sings", b"/exit", b"never"]
     code, out, err = chat(place, monkeypatch, capsys, b"\n".join(lines), "--system", "Be brief.")
     assert code == 0 and err == ""
     expected = talk.answer("the river") + talk.answer("é and then?")
     assert len(talk.history) == 4
     expected += "[this turn is left out: it is not UTF-8 (unexpected end of data at 3)]\n"
     expected += talk.answer("walks")
+    expected += "[the conversation is forgotten]\n"
     talk.history = []
     first = talk.answer("the river")
     tokens = len(talk.tokenizer.chat([*talk.start, {"role": "user", "content": long.strip()}]))
     expected += first + (
         f"[this turn is left out: it has {tokens} tokens; with {NEW} for the answer it exceeds the model's {POSITIONS} "
-        "positions]\n"
+        "positions]\n[/help is unknown: /reset forgets the conversation, /exit ends it]\n"
     )
     expected += talk.answer("a quiet stone") + talk.answer("some bright maple") + talk.answer("winter sings")
     assert "are left out: the conversation has outgrown" in expected

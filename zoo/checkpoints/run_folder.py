@@ -19,7 +19,7 @@ from etils import epath
 from zoo.checkpoints.keys import report
 from zoo.checkpoints.orbax_quiet import held_signals, is_full, quiet_logs, quiet_restore
 from zoo.checkpoints.placing import Placing, flatten
-from zoo.checkpoints.unreadable import ELSEWHERE, unreadable
+from zoo.checkpoints.unreadable import ELSEWHERE, Damaged, read_table, unreadable
 from zoo.config import ModelConfig
 from zoo.errors import InputError
 from zoo.int8 import require_float
@@ -92,15 +92,7 @@ def check_shapes(where: epath.Path, params: dict[str, Any], what: str, remedy: s
         InputError: no record of shapes that can be read, or parameters that are missing, left over or mis-shaped, all
             named; `what` says what they should have been, `remedy` what to do about damage.
     """
-    import orbax.checkpoint as ocp
-
-    try:
-        with quiet_restore():
-            # Of the handler itself: its checkpointer gives None for whatever went wrong.
-            stored = ocp.StandardCheckpointHandler().metadata(epath.Path(where))
-        found = {name: tuple(leaf.shape) for name, leaf in flatten(stored.tree).items()}
-    except Exception as error:  # Orbax and its array store raise many kinds
-        raise unreadable(where, error, remedy) from error
+    found = stored_shapes(where, remedy)
     wanted = {name: leaf.shape for name, leaf in flatten(params).items()}
     faults = {
         "missing": sorted(set(wanted) - set(found)),
@@ -112,6 +104,27 @@ def check_shapes(where: epath.Path, params: dict[str, Any], what: str, remedy: s
         ],
     }
     report(faults, str(where), what)
+
+
+def stored_shapes(where: epath.PathLike, remedy: str = ELSEWHERE) -> dict[str, tuple[int, ...]]:
+    """path -> shape of the arrays in the folder of one item of a checkpoint; no weights are read.
+
+    Raises:
+        InputError: the record of shapes is not there or cannot be read; `remedy` says what to do about damage.
+    """
+    import orbax.checkpoint as ocp
+
+    where = epath.Path(where)
+    try:
+        arrays = read_table(where / "_METADATA")["tree_metadata"]
+        if not isinstance(arrays, dict) or not all(isinstance(array, dict) for array in arrays.values()):
+            raise Damaged("_METADATA is no record of arrays")
+        with quiet_restore():
+            # Of the handler itself: its checkpointer gives None for whatever went wrong.
+            stored = ocp.StandardCheckpointHandler().metadata(where)
+        return {name: tuple(getattr(leaf, "shape", ())) for name, leaf in flatten(stored.tree).items()}
+    except Exception as error:  # Orbax and its array store raise many kinds
+        raise unreadable(where, error, remedy) from error
 
 
 def no_step(name: str) -> str:

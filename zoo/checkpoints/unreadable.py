@@ -19,9 +19,28 @@ BROKEN = (
     "data_loss", "not_found", "out_of_range", "checksum", "crc", "corrupt", "error pars", "error decod", "invalid_arg",
     "not found", "truncated", "mismatch", "failed_precondition: error", "decompress",
 )  # fmt: skip
+
+
+class Damaged(ValueError):
+    """What was read of a file cannot be what was written there."""
+
+
 KINDS = (
-    LookupError, FileNotFoundError, NotADirectoryError, UnicodeError, EOFError, zlib.error, json.JSONDecodeError,
+    Damaged, LookupError, FileNotFoundError, NotADirectoryError, UnicodeError, EOFError, zlib.error,
+    json.JSONDecodeError,
 )  # fmt: skip
+
+
+def read_table(path: Any) -> dict[str, Any]:
+    """A file's JSON table; what is no JSON, or no table, raises Damaged."""
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        found = json.loads(path.read_bytes().decode())
+    except (RecursionError, ValueError) as error:
+        raise Damaged(f"{name}: {error}") from error
+    if not isinstance(found, dict):
+        raise Damaged(f"{name} holds {repr(found)[:40]}, and no table")
+    return found
 
 
 def unreadable(where: Any, error: BaseException, remedy: str = ELSEWHERE) -> InputError:
@@ -35,8 +54,10 @@ def unreadable(where: Any, error: BaseException, remedy: str = ELSEWHERE) -> Inp
     Returns:
         TryAgain where a disk or a network did not answer, else InputError.
     """
-    errors = list(behind(error))
+    errors = [one for one in behind(error) if not isinstance(one, StopIteration)] or [error]  # behind JSON's own
     said = " ".join(str(errors[-1]).split())[:200]
+    if isinstance(errors[-1], LookupError) or not said:  # of which the text is the key alone
+        said = f"{type(errors[-1]).__name__}: {said}"
     text = " ".join(str(one) for one in errors).lower()
     if passes(error) or any(word in text for word in ("unavailable:", "deadline_exceeded:")):
         return TryAgain(

@@ -173,7 +173,9 @@ def _go_on(params, now: _Search, until, *, stops, penalty, most, model, limit) -
         log_probs = jax.nn.log_softmax(_limited(now.logits.astype(jnp.float32), limit))
         totals = now.live[..., None] + log_probs.reshape(prompts, beams, -1)
         vocabulary = totals.shape[-1]
-        best, places = jax.lax.top_k(totals.reshape(prompts, -1), 2 * beams)
+        # Of a live beam's continuations each stop id may end one: so many are enough for K that go on.
+        width = min((1 + stops.shape[0]) * beams, beams * vocabulary)
+        best, places = jax.lax.top_k(totals.reshape(prompts, -1), width)
         parents, chosen = places // vocabulary, (places % vocabulary).astype(jnp.int32)
         lines = jnp.take_along_axis(now.tokens, parents[..., None], axis=1).at[:, :, now.step].set(chosen)
         ends = jnp.any(chosen[..., None] == stops, axis=-1) if stops.shape[0] else jnp.zeros(chosen.shape, bool)

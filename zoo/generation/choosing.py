@@ -75,7 +75,7 @@ def choose(
     require_decoder(config)
     if normalise not in NORMALISE:
         near = nearest(normalise, NORMALISE)
-        raise InputError(f'normalise is "{normalise}"; it must be one of none, tokens, bytes{near}')
+        raise InputError(f'normalise is "{normalise}"{near}')
     prompts = [prompts] if isinstance(prompts, str) else list(prompts)
     lists = _lists(prompts, choices)
     check_tokenizer(tokenizer, config.vocab_size)

@@ -206,6 +206,8 @@ def stream(
         InputError: at the first piece: what `generate` refuses, an empty stop text, `every` below 1.
     """
     require_decoder(model.config)
+    if isinstance(prompt, list | tuple) and any(isinstance(one, str) for one in prompt):
+        raise InputError("stream takes one prompt, a text or its ids; zoo.generate takes several")
     if whole_number("every", every) < 1:
         raise InputError(f"every is {every}: a piece holds one token or more")
     stop = stop_texts(stop)

@@ -82,6 +82,8 @@ def prompt_ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
     if tokenizer is None:
         raise InputError("prompts are texts but no tokenizer is given; pass tokenizer=zoo.load_tokenizer(path)")
     ids = tokenizer.encode(prompt)
+    if not ids:  # of a blank, say
+        return []
     # A tokenizer of the zoo says whether texts begin with BOS (OPT's do, though its BOS is its EOS too); others do not.
     other = tokenizer.bos_id not in (None, tokenizer.eos_id)
     return [tokenizer.bos_id, *ids] if getattr(tokenizer, "adds_bos", other) else ids

@@ -86,9 +86,8 @@ def generate(
     voice = Voice(*_loaded(path, int8), drawing, max_new_tokens)
     key = jax.random.key(voice.seed)
     for number in range(samples):
-        print(prompt, end="", flush=True)
         key_here = jax.random.fold_in(jax.random.fold_in(key, 0), number) if samples > 1 else jax.random.fold_in(key, 0)
-        voice.say(stream(**voice.arguments(prompt), key=key_here[None], stop=stop))
+        voice.say(stream(**voice.arguments(prompt), key=key_here[None], stop=stop), prompt)
         print(f"\n\n[{voice.speed}]" + ("\n" if number + 1 < samples else ""))
 
 
@@ -129,6 +128,10 @@ def chat(path: str, /, system: str = "", max_new_tokens: int = 256, int8: bool =
     for turn, text in enumerate(_turns()):
         if text == "/reset":
             history = []
+            print("[the conversation is forgotten]", flush=True)
+            continue
+        if text[0] == "/" and text[1:].isalpha() and text.isascii():
+            print(f"[{text} is unknown: /reset forgets the conversation, /exit ends it]", flush=True)
             continue
         said = [*history, {"role": "user", "content": text}]
         ids = tokenizer.chat([*start, *said])
@@ -228,12 +231,12 @@ class Voice:
             "cache_dtype": self.drawing.get("cache_dtype"),
         }
 
-    def say(self, pieces: Iterator[Any]) -> str:
-        """Prints the pieces as they come; gives the whole."""
+    def say(self, pieces: Iterator[Any], before: str = "") -> str:
+        """Prints the pieces as they come, `before` with the first, for until then they may be refused; gives them."""
         began, times, text, count = time.perf_counter(), [], [], 0
         for piece in pieces:
             times.append(time.perf_counter())
-            print(piece.text, end="", flush=True)
+            print((before if len(times) == 1 else "") + piece.text, end="", flush=True)
             text.append(piece.text)
             count += len(piece.ids)
         self.speed = f"{count} token{'' if count == 1 else 's'}, the first after {times[0] - began:.2f} s"

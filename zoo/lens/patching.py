@@ -36,8 +36,9 @@ class Patching:
     corrupted: jax.Array
 
     def restored(self, site: str) -> jax.Array:
-        """The share of the difference that each patch brings back: 0 as corrupted, 1 as clean."""
-        return (self.maps[site] - self.corrupted) / (self.clean - self.corrupted)
+        """The share of the difference that each patch brings back: 0 as corrupted, 1 as clean; NaN without any."""
+        difference = self.clean - self.corrupted
+        return (self.maps[site] - self.corrupted) / jnp.where(difference == 0, jnp.nan, difference)
 
 
 @struct.dataclass

@@ -36,7 +36,7 @@ def serve(
         path: a checkpoint folder with a tokenizer, a GGUF file, a run folder, or a shipped model's name.
         host: address to listen at; 127.0.0.1 is reached from this machine alone, 0.0.0.0 from everywhere.
         port: 0 takes one that is free.
-        name: what clients call the model; by default the path's last part.
+        name: what clients call the model; by default a folder's last part, or the shipped model's name.
         max_body: bytes of a request.
         max_length: tokens of a text, prompt and answer together, at most the model's positions; 0 for these.
         concurrency: texts at work at once; each holds keys and values of its length.

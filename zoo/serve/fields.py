@@ -1,7 +1,6 @@
 """Fields of a JSON request, each read once with its range; what nobody reads is refused by name."""
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -118,7 +117,7 @@ class Fields:
             message = f'"{name}" has {len(value)} ids; at most {MAX_BIASES} are taken'
             raise Refusal(400, message, param=self._where + name)
         for token, bias in value.items():
-            number = isinstance(bias, int | float) and not isinstance(bias, bool) and math.fabs(bias) <= 100
+            number = isinstance(bias, int | float) and not isinstance(bias, bool) and -100 <= bias <= 100
             if not (token.isascii() and token.isdigit() and len(token) < 10 and int(token) < limit and number):
                 raise Refusal(
                     400,
