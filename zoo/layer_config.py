@@ -79,7 +79,8 @@ class RotaryScaling:
     the real tokens of its own segment: rows and segments are scaled each on their own. With a cache it is what a row
     can come to hold: the slots of the cache less the row's padding, known at the first call and kept. So every step of
     a cached run turns by the same frequencies, and equals one pass over a row that fills the cache; take a cache no
-    longer than the text will be. Segments, given positions and padding after a row's first token, in a later call, are refused there.
+    longer than the text will be. Segments, given positions and, in a later call, padding after a row's first token are
+    refused there.
 
     The reference library takes the highest position of the whole batch, and remembers it: cached keys were turned by
     one length and new queries turn by another. Its Phi-3 alone computes the cache anew where a text outgrows the

@@ -1,6 +1,7 @@
 """The command lines that a plan prints: read again, they plan the same job, and run it."""
 
 import shlex
+import signal
 from types import SimpleNamespace
 
 import jax
@@ -11,6 +12,7 @@ from train.config import RunConfig, TrainConfig
 from train.data import shards
 from train.plan import commands
 from train.plan.command_lines import plan_command, run_command
+from train.plan.compile import _compile
 from train.plan.job import make_job
 from train.plan.slices import parse_slice
 from zoo.command_line import parse
@@ -101,3 +103,24 @@ def test_of_a_run_folder_its_own_settings_hold(planned, ran, tmp_path):
 def test_a_model_made_in_python_has_no_name_to_run():
     job = make_job("llama-tiny", parse_slice("v5e:2x4"), batch=8)
     assert run_command(job, "mine") == "" and "--model mine --slice v5e:2x4" in plan_command(job, "mine")
+
+
+def test_signals_end_a_compile_at_once():
+    """Python's own handlers wait until the compiler is done, minutes later; they are back then."""
+    seen = []
+
+    def compiled():
+        seen.extend(signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT))
+        return "a step"
+
+    before = [signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)]
+    own = signal.getsignal(signal.SIGTERM)
+    try:
+        assert _compile(SimpleNamespace(compile=compiled), None) == "a step"
+        assert seen == [signal.SIG_DFL] * 2 and signal.getsignal(signal.SIGTERM) is own
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup: that stays
+        _compile(SimpleNamespace(compile=compiled), None)
+        assert seen[2:] == [signal.SIG_DFL, signal.SIG_IGN]
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)

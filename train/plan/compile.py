@@ -1,8 +1,11 @@
 """The very train step of a run, compiled for chips that are not here: abstract arrays in, an executable to read out."""
 
+import contextlib
 import re
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -228,6 +231,24 @@ def _named(params, sizes, split):
     return {path: leaf for path, leaf in named.items() if splits(path, leaf.shape) == split}
 
 
+@contextlib.contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the process: Python would hear them when the compiler is done, and there is nothing to
+    save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def used_of(text: str) -> float:
     """Bytes that the compiler's error says the step needs, 0 where it does not say."""
     found = _USED.search(text)
@@ -236,7 +257,8 @@ def used_of(text: str) -> float:
 
 def _compile(lowered: Any, job: Job) -> Any:
     try:
-        return lowered.compile()
+        with _ended_at_once():
+            return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         text = str(error)
         if "RESOURCE_EXHAUSTED" not in text and "Ran out of memory" not in text:
