@@ -8,6 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STACK = ("zoo", "train", "eval")  # each imports itself and those before it
 MAX_LINES = 400
+# The one way to the key-value store of jax's coordinator, to which jax has no public one.
+PRIVATE = {"train/lost_process.py": "jax._src.distributed"}
 ATTIC = re.compile(r"_*(utils?|utilities|helpers?|misc|common|tools?|stuff|lib)\d*(\.py)?")
 
 
@@ -51,6 +53,7 @@ def test_imports_run_one_way():
     found = {}
     for path in python_files(*STACK):
         bad = forbidden(path.read_text(encoding="utf-8"), path.relative_to(ROOT).parent.parts)
+        bad = [(line, name) for line, name in bad if name != PRIVATE.get(relative(path))]
         if bad:
             found[relative(path)] = bad
     assert found == {}

@@ -13,8 +13,8 @@ what another wrote.
 
 import base64
 import contextlib
-import json
 import math
+import os
 import shutil
 import time
 from pathlib import Path
@@ -22,12 +22,12 @@ from typing import Any
 
 from train.peer_lost import raise_lost
 from train.state import TrainState
+from train.step_records import FORMAT, read_meta, remedy, require_records, step_folders
 from zoo.checkpoints.orbax_quiet import is_full, quiet_logs, quiet_restore
-from zoo.checkpoints.run_folder import check_shapes, restore_arrays
+from zoo.checkpoints.run_folder import check_shapes, restore_arrays, stored_shapes
 from zoo.checkpoints.unreadable import unreadable
 from zoo.errors import InputError, TryAgain, passes
 
-FORMAT = "oneblock-run-1"
 # Seconds in which all processes have to have written a step. Whoever is lost meanwhile is missed by the heartbeats, so
 # this only bounds a store that is too slow; Orbax's own 20 minutes would end large saves again and again.
 SAVE_WITHIN = 6 * 3600
@@ -74,8 +74,8 @@ class Checkpoints:
             raise _unwritable(self.folder, error) from error
         except ValueError as error:
             raise_lost(error)
-            remedy = "move the newest step out of it to go on from the one before"
-            raise unreadable(self.folder, error, remedy) from error
+            mend = "move the newest step out of it to go on from the one before"
+            raise unreadable(self.folder, error, mend) from error
 
     def latest(self) -> int | None:
         """The newest complete step, or None."""
@@ -155,24 +155,22 @@ class Checkpoints:
         step = self.latest() if step is None else step
         if step is None:
             raise InputError(f"no complete checkpoint in {self.folder}")
-        if not (self.folder / str(step) / "state").exists():
-            raise InputError(
-                f"{self.folder / str(step)} holds parameters but no training state; start a new run with start_from"
-            )
-        remedy = f"move {self.folder / str(step)} elsewhere to go on from the step before it"
-        check_shapes(self.folder / str(step) / "params", abstract.params, "the model of config.json", remedy)
+        where = self.folder / str(step)
+        meta, mend = read_meta(where), remedy(where)
+        check_shapes(where / "params", abstract.params, "the model of config.json", mend)
+        if not (where / "state").exists() and len(self.steps()) == 1:
+            raise InputError(f"{where} holds parameters but no training state; start a new run with start_from")
+        stored_shapes(where / "state", mend)
         rest = {"step": abstract.step, "opt_state": abstract.opt_state, "key": abstract.key}
-        found, where = {}, self.folder / str(step)
+        found = {}
         try:
             with quiet_restore():
                 found["params"] = restore_arrays(where / "params", abstract.params)
                 found["state"] = restore_arrays(where / "state", rest)
-                found["meta"] = json.loads((where / "meta" / "metadata").read_text("utf-8"))
         except Exception as error:  # Orbax and its array store raise many kinds
             raise_lost(error)
-            raise unreadable(where, error, remedy) from error
-        state = TrainState(params=found["params"], **found["state"])
-        return state, found["meta"]
+            raise unreadable(where, error, mend) from error
+        return TrainState(params=found["params"], **found["state"]), meta
 
     def wait(self) -> None:
         """Returns when saves begun are on disk.
@@ -196,22 +194,22 @@ class Checkpoints:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder of checkpoints, before Orbax looks into it, and sees that each step's record can be read.
+    """Makes the folder of checkpoints, before Orbax looks into it, and sees that the records of each step can be used.
+
+    What a save that was broken off left under a temporary name is not looked at: Orbax clears it away.
 
     Raises:
         InputError: it cannot be written, or a record is damaged.
     """
+    if os.path.lexists(folder) and not folder.is_dir():
+        what = "is a file" if folder.is_file() else "is no folder"
+        raise InputError(f"{folder} {what}, where the folder of checkpoints must lie; move it elsewhere")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(folder, error) from error
-    for record in sorted(folder.glob("[0-9]*/metrics/metrics")):
-        step = record.parents[1]
-        try:
-            json.loads(record.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            remedy = f"move {step} elsewhere, and the run goes on from the newest of the others"
-            raise unreadable(step, error, remedy) from error
+    for step in step_folders(folder):
+        require_records(step)
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:

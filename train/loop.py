@@ -153,6 +153,7 @@ def run(
         vote, trace = Vote(signals), Trace(place.path / "profile", traced)
         pending: deque[tuple[int, Any, Any]] = deque()
         begun_at, saved_at, valid_loss = done, done, None
+        began_from = train.start_from if newest is None else str(checkpoints.folder / str(newest))
         owed = bool(from_first("owed" if meta.get("owed") and not log.has(done, "valid") else ""))
 
         def catch_up(most: int) -> None:
@@ -160,8 +161,10 @@ def run(
             while pending and (len(pending) > most or (jax.process_count() == 1 and is_ready(pending[0][1]))):
                 step, metrics, cast = pending.popleft()
                 if not ledger.take(step, metrics):
-                    checkpoints.wait()
-                    raise Diverged(diverged_line(step, metrics, batches, checkpoints))
+                    with watch.working("writing the last checkpoint"):
+                        checkpoints.wait()
+                    origin = began_from if step == begun_at + 1 else ""
+                    raise Diverged(diverged_line(step, metrics, batches, checkpoints, origin))
                 vote.count(cast)
                 watch.beat(step)
 
@@ -237,7 +240,8 @@ def run(
                 log.close()
             finally:  # also where the disk is full
                 if orderly:  # a save that is under way waits for the others
-                    checkpoints.close()
+                    with watch.working("writing the last checkpoint"):
+                        checkpoints.close()
         if vote.stop:
             display.say(f"stopped at step {done:,} of {train.steps:,}, saved; the same command goes on from there")
             raise SystemExit(128 + vote.stop)
@@ -304,13 +308,28 @@ def evaluate(
     return values
 
 
-def diverged_line(step: int, metrics: dict[str, Any], batches: Batches, checkpoints: Checkpoints) -> str:
-    """What happened, on which rows and documents, and where to go back to."""
+def diverged_line(
+    step: int, metrics: dict[str, Any], batches: Batches, checkpoints: Checkpoints, origin: str = ""
+) -> str:
+    """What happened, on which rows and documents, and where to go back to.
+
+    Args:
+        step: its number, from 1.
+        metrics: from the train step.
+        batches: what it was trained on.
+        checkpoints: the run's.
+        origin: whence the parameters were read that this step began from; "" where an earlier one made them.
+    """
     loss = float(metrics["loss"][0]) / (float(metrics["loss"][1]) or 1.0)
     rows = batches.rows_at(step - 1, everywhere=True)
     documents = sorted({document for row in rows for document, _, _ in batches.rows.index.slices(int(row))})
-    latest = checkpoints.latest()
-    good = f"the last good checkpoint is {checkpoints.folder / str(latest)}" if latest else "there is no checkpoint yet"
+    steps = [one for one in checkpoints.steps() if str(checkpoints.folder / str(one)) != origin]
+    last = checkpoints.folder / str(steps[-1]) if steps else None
+    if origin:
+        good = f"the parameters that it began from, {origin}, may be damaged; "
+        good += f"the checkpoint before is {last}" if last else "there is no checkpoint before"
+    else:
+        good = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
     return (
         f"step {step} is not finite: loss {loss:g}, gradient norm {float(metrics['grad_norm']):g}; {good}; "
         f"its rows are {_short(rows.tolist())} of documents {_short(documents)}; "

@@ -19,7 +19,10 @@ from typing import Any
 
 from train.config import RunConfig
 from train.distributed import first_then_others, from_first, together
+from train.step_records import read_meta, remedy
+from zoo.checkpoints.orbax_quiet import is_full
 from zoo.checkpoints.run_folder import steps_of
+from zoo.checkpoints.unreadable import Damaged, unreadable
 from zoo.errors import InputError
 from zoo.output_folder import held
 
@@ -106,8 +109,10 @@ class RunFolder:
         try:
             self._hold(waits)
             self._settle(config)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if is_full(error) and not isinstance(error, InputError):
+                raise InputError(f"no space left on the disk for {self.path}; free some and run it again") from error
             raise
 
     @property
@@ -179,8 +184,9 @@ class RunFolder:
 
     def _settle(self, config: RunConfig):
         path = self.path / "config.json"
-        if path.exists() and "train" in _json(path) and self.has_begun():
-            changes = RunConfig.load(path).changes(config)
+        if self.has_begun():
+            begun = RunConfig.load(path) if path.exists() and "train" in _json(path) else self._saved()
+            changes = begun.changes(config) if begun else []
             if changes:
                 told = "; ".join(changes)
                 raise InputError(
@@ -189,6 +195,20 @@ class RunFolder:
                 )
         if self.writes:
             config.save(path)
+
+    def _saved(self) -> RunConfig | None:
+        """The settings that the newest checkpoint was made with, where config.json is gone; None without any."""
+        steps = steps_of(self.path)
+        if not steps:
+            return None
+        step = self.checkpoints / str(steps[-1])
+        plain = read_meta(step)["config"]
+        try:
+            return RunConfig.from_dict(plain)
+        except InputError as error:
+            raise InputError(f"{step / 'meta' / 'metadata'}: {error}") from None
+        except (TypeError, AttributeError, LookupError, ValueError) as error:
+            raise unreadable(step, Damaged(f"config in meta/metadata: {error}"), remedy(step)) from error
 
 
 def _say(line: str) -> None:

@@ -242,41 +242,6 @@ def test_a_process_that_lost_its_peer_outside_the_steps_leaves_with_one_line(mon
     assert left[2][0].startswith("process 0 of 2: no answer of a disk or a network (Stale file handle)")
 
 
-def test_work_counts_where_no_step_is_finished(monkeypatch):
-    """A compile or a restore of an hour is no stall; a wait in which this process does nothing is one."""
-    said, work = [], [(0.0, 0)]
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(lost_process, "end", lambda line, code: said.append(line))
-
-    def working():
-        seconds, moved = work[-1]
-        work.append((seconds + 1.0, moved) if len(work) < 8 else (seconds, moved + 2**21 if len(work) < 16 else moved))
-        return work[-1]
-
-    monkeypatch.setattr(lost_process, "own_work", working)
-    with lost_process.Watch(0.05) as watch, watch.working("a restore"):
-        while len(work) < 16:
-            watch._over.wait(0.01)
-            assert not said
-        while not said:
-            watch._over.wait(0.01)
-    assert "nothing was finished for 0.05 s after step 0 (a restore); look for a process that waits" in said[0]
-    monkeypatch.undo()
-    (before, read), _ = lost_process.own_work(), Path("/proc/self/io").read_bytes()
-    assert before > 0 and lost_process.own_work()[1] > read > 0
-
-
-def test_where_nothing_moves_the_watch_ends_the_process(monkeypatch):
-    said = []
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(lost_process, "end", lambda line, code: said.append((line, code)))
-    with lost_process.Watch(0.05) as watch:
-        watch.beat(7)
-        while not said:
-            watch._over.wait(0.01)
-    assert said[0][1] == 75 and "nothing was finished for 0.05 s after step 7" in said[0][0]
-
-
 def test_rows_go_to_the_devices_that_hold_them():
     """A pretended process that holds rows 2, 3, 6 and 7 alone gives each of its devices what it would have of all."""
     mesh = make_mesh({"data": 4, "sequence": 2})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -297,6 +298,17 @@ def test_a_loss_that_is_not_finite_stops_and_names_step_rows_and_checkpoint(conf
     assert saved == ["5"]
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(state_of(config, tmp_path / "run")[0].params))
     assert [line["step"] for line in read(tmp_path / "run" / "metrics.jsonl")] == [4, 6]
+    # As the first step after a restore it does not call good what it came from, which may be the cause.
+    loop.run(config, tmp_path / "run", quiet=True, stop_at=7)
+    saved = tmp_path / "run" / "checkpoints"
+    asked, told = [], loop.diverged_line
+    monkeypatch.setattr(loop, "diverged_line", lambda *given: asked.append(given) or told(*given))
+    with pytest.raises(loop.Diverged, match="step 8 is not finite") as caught:
+        loop.run(config, tmp_path / "run", quiet=True)
+    line, doubt = str(caught.value), f"the parameters that it began from, {saved / '7'}, may be damaged; "
+    assert doubt + f"the checkpoint before is {saved / '5'};" in line and "good" not in line and "\n" not in line
+    alone = SimpleNamespace(folder=saved, steps=lambda: [7])
+    assert doubt + "there is no checkpoint before;" in told(*asked[0][:3], alone, asked[0][4])
 
 
 def test_stop_at_ends_early_and_the_run_goes_on(whole, tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 
 import pytest
@@ -81,3 +82,41 @@ def test_until_a_step_is_saved_or_logged_the_settings_may_be_changed(tmp_path):
     step.rename(tmp_path / "4")
     with pytest.raises(InputError, match="train.batch_size was 16, now 12"):
         RunFolder(folder, CONFIG)
+
+
+def test_where_config_json_is_gone_the_newest_checkpoint_says_what_the_settings_were(tmp_path):
+    """Any seed and batch size were taken: rows came twice or never."""
+    folder = tmp_path / "run"
+    for step, batch_size in ((2, 10), (4, 12)):
+        about = {"format": "oneblock-run-1", "data": "d", "step": step, "ledger": {"tokens": 0, "sums": {}}}
+        about["config"] = RunConfig(MODEL, CONFIG.train.replace(batch_size=batch_size)).to_dict()
+        (folder / "checkpoints" / str(step) / "meta").mkdir(parents=True)
+        (folder / "checkpoints" / str(step) / "commit_success.txt").write_text("")
+        (folder / "checkpoints" / str(step) / "meta" / "metadata").write_text(json.dumps(about))
+    changed = RunConfig(MODEL, CONFIG.train.replace(batch_size=16, seed=1))
+    for writes in (True, False):
+        with pytest.raises(InputError, match="with other settings: train.batch_size was 12, now 16; train.seed was"):
+            RunFolder(folder, changed, writes=writes)
+        assert not (folder / "config.json").exists()
+    RunFolder(folder, CONFIG).close()
+    assert RunConfig.load(folder) == CONFIG
+    of_a_list = {"train": {}, "model": {"vocab_size": []}}
+    for config, line in (({}, "4/meta/metadata: a run's config needs"), (of_a_list, "checkpoints/4.*vocab_size")):
+        (folder / "config.json").unlink(missing_ok=True)
+        (folder / "checkpoints" / "4" / "meta" / "metadata").write_text(json.dumps(about | {"config": config}))
+        with pytest.raises(InputError, match=line):
+            RunFolder(folder, CONFIG)
+    (folder / "checkpoints" / "4" / "meta" / "metadata").unlink()
+    with pytest.raises(InputError, match="4: its files are damaged .* elsewhere, and the run goes on from step 2"):
+        RunFolder(folder, CONFIG)
+
+
+def test_a_full_disk_is_named_with_the_folder(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder.os, "fsync", full)
+        with pytest.raises(InputError, match=f"no space left on the disk for {tmp_path / 'run'}; free some and run"):
+            RunFolder(tmp_path / "run", CONFIG)
+    RunFolder(tmp_path / "run", CONFIG).close()
