@@ -82,7 +82,7 @@ def test_lengths_are_taken_out_where_asked(made):
 
 def test_bad_input_is_one_line(made):
     model, params, tokenizer = made
-    how = 'normalise is "byte"; it must be one of none, tokens, bytes; did you mean "bytes"?'
+    how = 'normalise is "byte"; did you mean "bytes"?'
     for prompts, choices, more, said in (
         ([], CHOICES, {}, "there are no prompts"),
         (["a", ""], CHOICES, {}, "prompt 1 is empty: there is nothing to continue"),
