@@ -1,7 +1,7 @@
 """Numbers as people give them: whole ones, ids, any; what is none is refused in one line."""
 
 import operator
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zoo.errors import InputError
@@ -23,7 +23,7 @@ def whole_ids(ids: Iterable[Any]) -> list[int]:
     Raises:
         InputError: no list, or something in it is no whole number.
     """
-    if isinstance(ids, str | bytes | Mapping | Set) or not hasattr(ids, "__iter__") or getattr(ids, "ndim", 1) != 1:
+    if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__iter__") or getattr(ids, "ndim", 1) != 1:
         raise InputError(f"ids are a {type(ids).__name__}; give a list of whole numbers")
     found = []
     for i in ids.tolist() if hasattr(ids, "tolist") else ids:
