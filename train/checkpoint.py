@@ -22,9 +22,9 @@ from typing import Any
 
 from train.peer_lost import raise_lost
 from train.state import TrainState
-from train.step_records import FORMAT, read_meta, remedy, require_records, step_folders
+from train.step_records import FORMAT, read_meta, remedy, require_records
 from zoo.checkpoints.orbax_quiet import is_full, quiet_logs, quiet_restore
-from zoo.checkpoints.run_folder import check_shapes, restore_arrays, stored_shapes
+from zoo.checkpoints.run_folder import check_shapes, restore_arrays, step_folders, stored_shapes
 from zoo.checkpoints.unreadable import unreadable
 from zoo.errors import InputError, TryAgain, passes
 

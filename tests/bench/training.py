@@ -14,15 +14,13 @@ is compiled, `peak` the most memory the process held, `losses` the first and the
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from contestant import Failed, result_of
+
 CONTESTANTS = ("ours", "theirs", "theirs-compiled", "ours-bf16", "theirs-bf16", "theirs-compiled-bf16")
 # Of each row: preset, fields, rows a step, tokens a row, share of tokens chosen for masked LM (0: next token).
 LLAMA = {
@@ -188,12 +186,10 @@ def compare(given: argparse.Namespace) -> None:
             for name in found:
                 python = given.ours if name.startswith("ours") else given.reference
                 words = [python, __file__, "--run", name, "--rows", row, "--steps", str(given.steps)]
-                done = subprocess.run(
-                    words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=False
-                )
-                if done.returncode:
-                    sys.exit(f"error: {row}, {name}: {done.stderr.decode()[-2000:]}")
-                found[name].append(json.loads(done.stdout.decode().splitlines()[-1]))
+                try:
+                    found[name].append(result_of(words))
+                except Failed as error:
+                    sys.exit(f"error: {row}, {name}: {error}")
                 print(f"round {number + 1}, {row}, {name}: {json.dumps(found[name][-1])}", flush=True)
         base = next(iter(found))
         print(f"\n{row}: tokens/s (least to most), times {base} by round; peak memory; losses first and last")

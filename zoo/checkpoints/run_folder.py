@@ -10,6 +10,7 @@ A step counts once Orbax has finished it: renamed to its number on a disk, marke
 import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def no_step(name: str) -> str:
     path = epath.Path(os.path.abspath(os.path.expanduser(name)))
     if not path.name.isdigit() or path.parent.name != CHECKPOINTS or not path.parent.is_dir():
         return ""
-    steps = sorted(int(entry.name) for entry in path.parent.iterdir() if entry.name.isdigit())
+    steps = [int(folder.name) for folder in step_folders(path.parent)]
     has = f"it has those of {', '.join(map(str, steps))}" if steps else "it has none yet"
     return f"{path.parent.parent} has no checkpoint of step {path.name}; {has}"
 
@@ -144,16 +145,20 @@ def load_config(path: epath.Path) -> ModelConfig:
 
 def steps_of(run: epath.PathLike) -> list[int]:
     """The numbers of the complete checkpoints of a run, ascending."""
-    folder = epath.Path(run) / CHECKPOINTS
-    if not folder.is_dir():
+    folders = step_folders(epath.Path(run) / CHECKPOINTS)
+    if not folders:
         return []
     import orbax.checkpoint as ocp
 
-    return sorted(
-        int(entry.name)
-        for entry in folder.iterdir()
-        if entry.name.isdigit() and entry.is_dir() and ocp.utils.is_checkpoint_finalized(entry)
-    )
+    return [int(folder.name) for folder in folders if ocp.utils.is_checkpoint_finalized(folder)]
+
+
+def step_folders(folder: epath.Path) -> list[epath.Path]:
+    """The folders of steps in one of checkpoints, complete or not, ascending: those whose whole name is a number."""
+    if not folder.is_dir():
+        return []
+    found = [entry for entry in folder.iterdir() if re.fullmatch("[0-9]+", entry.name) and entry.is_dir()]
+    return sorted(found, key=lambda entry: int(entry.name))
 
 
 def last_step(run: epath.Path) -> int:
