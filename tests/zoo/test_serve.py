@@ -204,6 +204,13 @@ def test_models_health_and_metrics(decoder):
     assert change["oneblock_generated_tokens_total"] == 5
     assert change["oneblock_first_token_seconds_count"] == change["oneblock_tokens_per_second_count"] == 1
     assert after["oneblock_waiting_texts"] == after["oneblock_running_texts"] == 0
+    ended = complete(decoder, logit_bias={str(tokenizer().eos_id): 100})  # the first token is the end
+    assert (ended.choices[0].text, ended.usage.completion_tokens, ended.choices[0].finish_reason) == ("", 0, "stop")
+    last = decoder.metrics()
+    assert last["oneblock_first_token_seconds_count"] - after["oneblock_first_token_seconds_count"] == 1
+    assert last["oneblock_tokens_per_second_count"] == after["oneblock_tokens_per_second_count"]
+    complete(decoder, max_tokens=0, logprobs=0, echo=True)  # no token is asked for
+    assert decoder.metrics()["oneblock_first_token_seconds_count"] == last["oneblock_first_token_seconds_count"]
 
 
 def test_the_event_loop_reads_and_writes_nothing_long(decoder, encoder, monkeypatch):

@@ -277,7 +277,8 @@ class TextLane:
 
     def _measure(self, place: _Place, said: Said) -> None:
         now = time.perf_counter()
-        if said.count and place.first is None:
+        # A text that ends with its first token, the end itself, has had one too.
+        if place.first is None and place.row.most and (said.count or said.finish):
             place.first = now
             self._desk.meters.first_token.observe(now - place.row.job.began)
         if said.finish:

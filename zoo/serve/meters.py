@@ -16,7 +16,7 @@ class Meters:
         requests: answers by route and status; 499 where the client had gone before its answer.
         seconds: of requests by route.
         prompt, generated: tokens read and made.
-        first_token: seconds from the reading of a request to the first token of a text.
+        first_token: seconds from the reading of a request to the first token of a text, be it the end itself.
         speed: tokens a second of a text after its first.
     """
 
