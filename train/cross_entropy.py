@@ -28,7 +28,7 @@ class LossOptions:
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0
-    chunk_bytes: int = 1 << 24
+    chunk_bytes: int = 1 << 26
     vocab_size: int | None = None
 
     def plain(self) -> "LossOptions":
@@ -175,12 +175,21 @@ def _sums_forward(unembed, spread, options, leaves, hidden, labels, weights):
         return (carry[0] + loss, carry[1] + correct, grads), grad
 
     zero = jnp.zeros((spread.parts,), jnp.float32)
+    chunks = _chunks(spread, hidden, labels, weights)
+    if spread.count == 1:  # nothing to add up
+        (loss, correct), (leaf_grads, grad) = _each(spread, slopes)(*(x[0] for x in chunks))
+        leaf_grads = [spread.pin(new, path) for new, path in zip(leaf_grads, spread.paths, strict=True)]
+        return (jnp.sum(loss), jnp.sum(correct)), _kept(spread, given, leaf_grads, grad[None], hidden.shape)
     begun = [
         spread.pin(jnp.zeros((spread.parts, *leaf.shape), leaf.dtype), path)
         for leaf, path in zip(given, spread.paths, strict=True)
     ]
-    chunks = _chunks(spread, hidden, labels, weights)
     (loss, correct, leaf_grads), grads = jax.lax.scan(body, (zero, zero, begun), chunks)
+    return (jnp.sum(loss), jnp.sum(correct)), _kept(spread, given, leaf_grads, grads, hidden.shape)
+
+
+def _kept(spread, given, leaf_grads, grads, shape):
+    """Gradients of the loss sum: of the read-out's parameters, summed over devices, and of the hidden states."""
     if spread.parts == 1:
         summed = [grad[0] for grad in leaf_grads]
     else:
@@ -188,7 +197,7 @@ def _sums_forward(unembed, spread, options, leaves, hidden, labels, weights):
             summed_parts(path, grad, spread.rows, spread.tokens).astype(leaf.dtype)
             for grad, path, leaf in zip(leaf_grads, spread.paths, given, strict=True)
         ]
-    return (jnp.sum(loss), jnp.sum(correct)), (summed, _whole(spread, grads, hidden.shape))
+    return summed, _whole(spread, grads, shape)
 
 
 def _sums_backward(unembed, spread, options, kept, cotangents):

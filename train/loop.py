@@ -29,8 +29,9 @@ from train.ledger import Ledger
 from train.logs import MetricsLog, read
 from train.lost_process import Watch, is_shared
 from train.mesh import Driver
+from train.matmul import settled
 from train.metrics import Pair, add, divide
-from train.opening import Opened, flops_per_token, open_run
+from train.opening import Opened, compile_ahead, flops_per_token, open_run
 from train.peer_lost import raise_lost
 from train.plots import plot_loss
 from train.progress import Display
@@ -107,6 +108,7 @@ def run(
         with watch.working("opening what is trained"):
             together(lambda: (require_mounted(folder), require_folder(folder)))
             traced = parse_steps(profile, last)
+            config = settled(config, folder)
             run = open_run(config)
             model, driver, batches, step_fn = run.model, run.driver, run.batches, run.step
             eval_step = driver.compile_eval(make_eval_step(model, run.objective, train.seed))
@@ -117,6 +119,7 @@ def run(
         place = held.enter_context(open_run_folder(folder, config, writes=first))
         signals = held.enter_context(Signals())
         held.enter_context(display)
+        compiled = compile_ahead(run)
 
         # ---- Where it goes on ---------------------------------------------------------------------------------------
         with watch.working("finding where it goes on"):
@@ -203,6 +206,7 @@ def run(
             while done < last and not vote.stop:
                 compiles = watch.working("compiling") if done == begun_at else contextlib.nullcontext()
                 with trace.step(done + 1), compiles:
+                    compiled()
                     state, metrics = step_fn(state, upcoming)
                 done += 1
                 pending.append((done, metrics, vote.cast()))

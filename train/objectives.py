@@ -178,8 +178,8 @@ def fit_model(config: ModelConfig, train: TrainConfig, vocab_size: int) -> Model
 
 
 def default_chunk_bytes() -> int:
-    """Float32 logits alive at a time: what stays in a CPU's cache, or what fills an accelerator's matrix units."""
-    return 1 << 24 if jax.default_backend() == "cpu" else 1 << 29
+    """Float32 logits alive at a time: few passes over the gradient of the table, or what fills matrix units."""
+    return 1 << 26 if jax.default_backend() == "cpu" else 1 << 29
 
 
 def _hidden(model, params, inputs, segment_ids, keys, train, token_types=None):

@@ -3,6 +3,8 @@
 Several processes open alike: what one cannot read, none begins with, and what differs among them is named.
 """
 
+import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,8 @@ from train.config import RunConfig, TrainConfig
 from train.data.pipeline import Batches, open_batches
 from train.data.shards import Shards, open_shards
 from train.distributed import compare, first_then_others, together
-from train.mesh import Driver, make_driver
+from train.matmul import trained
+from train.mesh import Driver, PmapDriver, make_driver
 from train.mesh_axes import check_sequence
 from train.objectives import make_objective
 from train.optimizer import make_optimizer
@@ -34,6 +37,7 @@ class Opened:
         model, shards, tokenizer, driver, objective, optimizer: as the config says.
         make: makes the state before the first step, for the driver to trace.
         step: the compiled training step; traced and lowered, so that whatever it refuses was said.
+        lowered: the step's program, which `compile_ahead` compiles.
         batches, valid: of the train and of the valid split, this process's rows.
         watched: of the text to watch; () where there is none.
     """
@@ -46,6 +50,7 @@ class Opened:
     optimizer: optax.GradientTransformation
     make: Callable[[], TrainState]
     step: Callable[..., Any]
+    lowered: Any
     batches: Batches
     valid: Batches
     watched: Batches | tuple[()]
@@ -75,13 +80,30 @@ def open_run(config: RunConfig) -> Opened:
     make = initial_state(model.init, optimizer, train.seed)
     step = driver.compile(make_train_step(model, objective, optimizer, train))
     batch = {name: jax.ShapeDtypeStruct(*told) for name, told in batches.shapes().items()}
-    together(lambda: step.lower(driver.abstract(make), driver.shapes(batch)))
-    return Opened(model, shards, tokenizer, driver, objective, optimizer, make, step, batches, valid, watched)
+    lowered = together(lambda: step.lower(driver.abstract(make), driver.shapes(batch)))
+    return Opened(model, shards, tokenizer, driver, objective, optimizer, make, step, lowered, batches, valid, watched)
+
+
+def compile_ahead(run: Opened) -> Callable[[], None]:
+    """Has the step compiled in a thread beside this one; what it returns waits until that is done.
+
+    The first step then finds its program. Several processes compile at that step, where each is watched by the others.
+    """
+    if jax.process_count() > 1 or isinstance(run.driver, PmapDriver):
+        return lambda: None
+
+    def work() -> None:
+        with contextlib.suppress(Exception):  # the step will say what is wrong, where it is waited for
+            run.lowered.compile()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread.join
 
 
 def _parts(config: RunConfig) -> tuple[Any, ...]:
     """What each process opens for itself, and what it can refuse of it."""
-    train, model = config.train, zoo.create(config.model)
+    train, model = config.train, zoo.create(trained(config))
     if jax.process_count() > 1 and train.driver == "jit":
         raise InputError('driver "jit" runs on one device; use driver "mesh" with several processes')
     shards = open_shards(train.data)

@@ -116,6 +116,7 @@ class Attention(nn.Module):
             contracted=2,
             use_bias=config.attention_out_bias,
             outliers=config.int8 and config.int8.out[0],
+            factors=config.matmul_dtype,
             name="out",
         )(mixed)
         if look.touches("attention.heads"):
@@ -135,6 +136,7 @@ class Attention(nn.Module):
             config.initializer_range,
             use_bias=config.attention_bias,
             outliers=config.int8 and config.int8.attention[0],
+            factors=config.matmul_dtype,
             name=name,
         )
 

@@ -225,10 +225,10 @@ def remember(held: tuple[Any, Any], key: jax.Array, value: jax.Array, start: jax
     new = tuple(_stored(x, buffer) for x, buffer in zip(by_heads, held, strict=True))
     slots, ring, count = mask.key_valid.shape[1], held[0].shape[2], key.shape[1]
     if ring == slots:
-        held = jax.tree.map(lambda buffer, x: write(buffer, x, start, 2), held, new)
+        held = _written(held, new, start)
         return held, *_floats(held, key.dtype), mask
     if count == 1:
-        held = jax.tree.map(lambda buffer, x: write(buffer, x, start % ring, 2), held, new)
+        held = _written(held, new, start % ring)
         return held, *_floats(held, key.dtype), _ring_mask(mask, _ring_slots(ring, start + 1))
     # A query of a call of many tokens may see what a later one of the same call takes the place of.
     both = jax.tree.map(lambda buffer, x: jnp.concatenate([buffer, x], axis=2), held, new)
@@ -237,6 +237,12 @@ def remember(held: tuple[Any, Any], key: jax.Array, value: jax.Array, start: jax
     source = jnp.where(newest >= 0, ring + newest, jnp.arange(ring))
     held = jax.tree.map(lambda x: jnp.take(x, source, axis=2), both)
     return held, *_floats(both, key.dtype), _ring_mask(mask, seen)
+
+
+def _written(held, new, start):
+    # Kept apart from what reads it: XLA on CPUs would write once for the cache and once for attention, which takes a
+    # copy of the whole buffer each.
+    return jax.lax.optimization_barrier(jax.tree.map(lambda buffer, x: write(buffer, x, start, 2), held, new))
 
 
 def _ring_slots(ring: int, filled: jax.Array) -> jax.Array:

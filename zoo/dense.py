@@ -19,7 +19,8 @@ class Dense(nn.Module):
         features: out: one size, or several.
         rule: where the parameters stand, or the end of it, as in partition.RULES: "mlp/up". None in a read-out, whose
             parts train.cross_entropy gathers and sums itself.
-        dtype: of the product and of the result.
+        dtype: of x and of the result.
+        factors: the 16-bit dtype of x and the kernel in their product; "" for `dtype` (ModelConfig.matmul_dtype).
         stddev: of the initial kernel.
         contracted: how many last axes of x the kernel meets.
         use_bias: whether there is a bias, initially zeros.
@@ -33,6 +34,7 @@ class Dense(nn.Module):
     contracted: int = 1
     use_bias: bool = True
     outliers: int | None = None
+    factors: str = ""
 
     @nn.compact
     def __call__(self, x: jax.Array | Fanned) -> jax.Array:
@@ -43,7 +45,7 @@ class Dense(nn.Module):
         elif self.outliers is None:
             kernel = self.param("kernel", normal(self.stddev), (*met, *out), jnp.float32)
             path = self.rule and f"{self.rule}/kernel"
-            y = product(path, x.astype(self.dtype), kernel, self.contracted)
+            y = product(path, x.astype(self.dtype), kernel, self.contracted, self.factors)
         else:
             kernel = int8.parameters(self, met, out, self.outliers, self.stddev)
             y = int8.product(single(x).astype(self.dtype), *kernel).astype(self.dtype)

@@ -113,4 +113,5 @@ class Embed(nn.Module):
         config = self.config
         use_bias, stddev = config.embed_projection == "sum", config.initializer_range
         rule = "embed/projection"
-        return Dense(config.embed_dim, rule, config.dtype, stddev, use_bias=use_bias, name="projection")(x)
+        given = {"use_bias": use_bias, "factors": config.matmul_dtype, "name": "projection"}
+        return Dense(config.embed_dim, rule, config.dtype, stddev, **given)(x)

@@ -5,12 +5,14 @@ cache) is in zoo.model.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+from jax.extend.core import Var, jaxpr_as_fun
 
 from zoo.block import Call
 from zoo.cache import Cache, late_padding, write
@@ -131,6 +133,7 @@ class Transformer(nn.Module):
                 config.dtype,
                 config.initializer_range,
                 use_bias=False,
+                factors=config.matmul_dtype,
                 name="final_projection",
             )
             hidden = back(hidden)
@@ -250,13 +253,41 @@ def forward(params: Any, given: Inputs, *, config: ModelConfig) -> Output:
     return Transformer(config).apply({"params": params}, given)
 
 
-@functools.partial(jax.jit, static_argnames=("config",))
 def initialise(key: jax.Array, *, config: ModelConfig) -> dict[str, Any]:
-    """Fresh float32 parameters as a plain nested dict."""
+    """Fresh float32 parameters as a plain nested dict, a pure function of the key.
+
+    Called outside of compiled functions, arrays are drawn one by one. A program of the whole would have the drawing of
+    each array compiled anew, layer by layer: for BERT-base, ten times as long as everything here.
+    """
+    if config.scan or isinstance(key, jax.core.Tracer):
+        return _initialised(key, config=config)
+    draw, tree = _one_by_one(config, jax.ShapeDtypeStruct(key.shape, key.dtype))
+    return jax.tree.unflatten(tree, draw(key))
+
+
+@functools.lru_cache(maxsize=256)
+def _one_by_one(config: ModelConfig, key: jax.ShapeDtypeStruct) -> tuple[Callable[..., list[jax.Array]], Any]:
+    """A function from a key to the parameters' arrays that runs what they need, an operation at a time; their tree."""
+    traced, shapes = jax.make_jaxpr(functools.partial(_fresh, config=config), return_shape=True)(key)
+    needed, kept = set(traced.jaxpr.outvars), []
+    for step in reversed(traced.jaxpr.eqns):  # the forward pass, which a module's init runs too, gives none of them
+        if not needed.isdisjoint(step.outvars):
+            kept.append(step)
+            needed.update(name for name in step.invars if isinstance(name, Var))
+    pruned = traced.replace(jaxpr=traced.jaxpr.replace(eqns=kept[::-1]))
+    return jaxpr_as_fun(pruned), jax.tree.structure(shapes)
+
+
+@functools.partial(jax.jit, static_argnames=("config",))
+def _initialised(key: jax.Array, *, config: ModelConfig) -> dict[str, Any]:
+    return _fresh(key, config)
+
+
+def _fresh(key: jax.Array, config: ModelConfig) -> dict[str, Any]:
     tokens = jnp.zeros((1, 2), jnp.int32)
     if config.image_size:
         tokens = jnp.zeros((1, config.image_size, config.image_size, config.channels), jnp.float32)
     memory = jnp.zeros((1, 2, config.embed_dim), config.dtype) if config.cross_attention else None
-    # Parameters do not depend on the kernel, and two tokens are too few for some.
-    config = config.replace(attention_kernel="auto")
+    # Parameters do not depend on these, and two tokens are too few for some kernels.
+    config = config.replace(attention_kernel="auto", remat="none")
     return Transformer(config).init(key, Inputs(inputs=tokens, memory=memory))["params"]

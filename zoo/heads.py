@@ -12,6 +12,7 @@ from zoo.dense import Dense, add_bias
 from zoo.dropout import Dropout, drop
 from zoo.feed_forward import ACTIVATIONS
 from zoo.initializers import normal
+from zoo.mixed_product import mixed_product
 from zoo.norms import Norm
 from zoo.sharded_product import product
 from zoo.tiles import Tiles
@@ -24,7 +25,12 @@ FEW_ROWS = 64
 
 
 def read_out(
-    hidden: jax.Array, matrix: jax.Array, soft_cap: float | None = None, *, by_rows: bool = False
+    hidden: jax.Array,
+    matrix: jax.Array,
+    soft_cap: float | None = None,
+    *,
+    by_rows: bool = False,
+    factors: str = "",
 ) -> jax.Array:
     """Logits over the vocabulary, summed in float32, soft-capped: hidden [..., D] -> [..., V].
 
@@ -35,6 +41,7 @@ def read_out(
             kernel.
         soft_cap: c tanh(logit / c).
         by_rows: how the matrix lies.
+        factors: the 16-bit dtype of both factors where hidden is float32 (zoo.mixed_product); "" for that of hidden.
     """
     whole = {"preferred_element_type": jnp.float32}
     if isinstance(matrix, int8.Int8Rows):
@@ -43,10 +50,14 @@ def read_out(
         return capped(matrix.times(hidden, jnp.float32), soft_cap)
     if isinstance(matrix, tuple):
         return capped(int8.product(hidden, *matrix), soft_cap)
+    factors = factors if hidden.dtype == jnp.float32 else hidden.dtype.name
+    few = math.prod(hidden.shape[:-1]) <= FEW_ROWS
+    if factors and not few:
+        return capped(mixed_product(factors, "float32", 1, by_rows, hidden, matrix), soft_cap)
     matrix = matrix.astype(hidden.dtype)
     if not by_rows:
         logits = jnp.matmul(hidden, matrix, **whole)
-    elif math.prod(hidden.shape[:-1]) <= FEW_ROWS:
+    elif few:
         rows = hidden.reshape(-1, hidden.shape[-1])
         logits = jax.lax.dot_general(matrix, rows, (((1,), (1,)), ((), ())), **whole).T
         logits = logits.reshape(*hidden.shape[:-1], -1)
@@ -77,7 +88,9 @@ class LMHead(nn.Module):
                 matrix = self.param("kernel", normal(stddev), shape, jnp.float32)
             else:
                 matrix = int8.parameters(self, shape[:1], shape[1:], outliers, stddev)
-        logits = read_out(hidden, matrix, config.logit_soft_cap, by_rows=config.tie_embeddings)
+        logits = read_out(
+            hidden, matrix, config.logit_soft_cap, by_rows=config.tie_embeddings, factors=config.matmul_dtype
+        )
         if config.lm_bias:
             logits = logits + self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,), jnp.float32)
         return logits
@@ -96,13 +109,17 @@ class MaskedLMHead(nn.Module):
         config = self.config
         init = normal(config.initializer_range)
         stddev, use_bias = config.initializer_range, config.head_bias
-        dense = Dense(config.embed_width, None, config.dtype, stddev, use_bias=use_bias, name="dense")
+        given = {"use_bias": use_bias, "factors": config.matmul_dtype, "name": "dense"}
+        dense = Dense(config.embed_width, None, config.dtype, stddev, **given)
         hidden = Norm(config, name="norm")(ACTIVATIONS[config.masked_lm_activation or config.activation](dense(hidden)))
         matrix = table
         if not config.tie_embeddings:
             matrix = self.param("kernel", init, (config.embed_width, config.vocab_size), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,), jnp.float32)
-        return read_out(hidden, matrix, config.logit_soft_cap, by_rows=config.tie_embeddings) + bias
+        logits = read_out(
+            hidden, matrix, config.logit_soft_cap, by_rows=config.tie_embeddings, factors=config.matmul_dtype
+        )
+        return logits + bias
 
 
 class Pooler(nn.Module):
@@ -159,7 +176,8 @@ class Classifier(nn.Module):
         config = self.config
         if self.hidden:
             stddev, use_bias = config.initializer_range, config.head_bias
-            dense = Dense(config.embed_dim, "classifier/dense", config.dtype, stddev, use_bias=use_bias, name="dense")
+            given = {"use_bias": use_bias, "factors": config.matmul_dtype, "name": "dense"}
+            dense = Dense(config.embed_dim, "classifier/dense", config.dtype, stddev, **given)
             x = CLASSIFIER_ACTIVATIONS[self.activation or config.classifier_activation](dense(x))
             x = Norm(config, name="norm")(x) if config.classifier_norm else x
         return linear(self, drop(x, dropout), self.features, config.classifier_bias)

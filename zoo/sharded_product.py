@@ -25,22 +25,30 @@ from flax import struct
 from jax.sharding import PartitionSpec
 
 from zoo import partition
+from zoo.mixed_product import mixed_product, rows_product
 
 
 class Layout(NamedTuple):
-    """How a kernel and what it multiplies lie on a mesh.
+    """How a kernel and what it multiplies lie on a mesh, and in what dtype they meet.
 
     Attributes:
         spec: where the kernel is stored.
         whole: where it is used: `spec` with the storage axes left out.
         rows: axes over which x's first dimension is spread.
         tokens: axes over which its second one is: () or ("sequence",).
+        factors: the 16-bit dtype to which both are rounded (zoo.mixed_product); None for x's own.
     """
 
     spec: PartitionSpec
     whole: PartitionSpec
     rows: tuple[str, ...]
     tokens: tuple[str, ...]
+    factors: str | None = None
+
+    def meets(self, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """x rounded, and the gathered kernel in the same dtype."""
+        dtype = self.factors or x.dtype
+        return x.astype(dtype), jax.lax.with_sharding_constraint(kernel.astype(dtype), self.whole)
 
 
 @struct.dataclass
@@ -84,7 +92,9 @@ def single(x: jax.Array | Fanned) -> jax.Array:
     return x.x if isinstance(x, Fanned) else x
 
 
-def product(path: str | None, x: jax.Array | Fanned, kernel: jax.Array, contracted: int = 1) -> jax.Array:
+def product(
+    path: str | None, x: jax.Array | Fanned, kernel: jax.Array, contracted: int = 1, factors: str | None = None
+) -> jax.Array:
     """x W in the dtype of x.
 
     Args:
@@ -92,17 +102,35 @@ def product(path: str | None, x: jax.Array | Fanned, kernel: jax.Array, contract
         x: [rows, ..., *in], or that fanned out.
         kernel: [*in, *out], in the parameters' own dtype, in which its gradient comes.
         contracted: how many dimensions `in` has.
+        factors: the 16-bit dtype to which x and W are rounded (zoo.mixed_product); None for x's own dtype.
 
     Returns:
         [rows, ..., *out]. Without a mesh, or where rows do not divide, jax.lax.dot_general and its gradient.
     """
-    layout = path and _layout(path, x.shape, kernel.shape, x.ndim - contracted)
+    other = factors if factors != single(x).dtype.name else None
+    layout = path and _layout(path, x.shape, kernel.shape, x.ndim - contracted, other)
     if layout and isinstance(x, Fanned):
         return _fanned(layout, contracted, x.x, x.copies, kernel)
     x = single(x)
-    if not layout or (layout.spec == layout.whole and x.dtype == kernel.dtype):
-        return _dot(x, kernel.astype(x.dtype), range(x.ndim - contracted, x.ndim), range(contracted))
-    return _sharded(layout, contracted, x, kernel)
+    if layout and not (layout.spec == layout.whole and x.dtype == kernel.dtype and not other):
+        return _sharded(layout, contracted, x, kernel)
+    if partition.auto_mesh() is None:
+        return _flat(x, kernel, contracted, factors)
+    if other:
+        return mixed_product(other, x.dtype.name, contracted, False, x, kernel)
+    return _dot(x, kernel.astype(x.dtype), range(x.ndim - contracted, x.ndim), range(contracted))
+
+
+def _flat(x, kernel, contracted, factors):
+    """The product as one of matrices: of kernels [D, N, H] the gradient would come as [N, H, D] and be copied."""
+    given, taken = x.shape[: x.ndim - contracted], kernel.shape[contracted:]
+    x = x.reshape(*given, -1) if contracted > 1 else x
+    kernel = kernel.reshape(x.shape[-1], -1)
+    if factors:
+        y = mixed_product(factors, x.dtype.name, 1, False, x, kernel)
+    else:
+        y = _dot(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
+    return y.reshape(*given, *taken)
 
 
 def summed_parts(path: str, parts: jax.Array, rows: tuple[str, ...], tokens: tuple[str, ...]) -> jax.Array:
@@ -123,7 +151,9 @@ def summed_parts(path: str, parts: jax.Array, rows: tuple[str, ...], tokens: tup
     )(parts)
 
 
-def _layout(path: str, x: tuple[int, ...], kernel: tuple[int, ...], free: int) -> Layout | None:
+def _layout(
+    path: str, x: tuple[int, ...], kernel: tuple[int, ...], free: int, factors: str | None
+) -> Layout | None:
     mesh = partition.auto_mesh()
     if mesh is None:
         return None
@@ -131,7 +161,7 @@ def _layout(path: str, x: tuple[int, ...], kernel: tuple[int, ...], free: int) -
     if spread is None:
         return None
     spec = partition.fitted_spec(path, kernel, mesh.shape)
-    return Layout(spec, partition.used_spec(spec, path), *spread)
+    return Layout(spec, partition.used_spec(spec, path), *spread, factors or None)
 
 
 def _spread(mesh: Any, x: tuple[int, ...], free: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
@@ -151,16 +181,17 @@ def _sharded(layout: Layout, contracted: int, x: jax.Array, kernel: jax.Array) -
 
 def _forward(layout, contracted, x, kernel):
     # The product stands here itself: remat "dots" would not see it inside a call of _sharded.
-    whole = jax.lax.with_sharding_constraint(kernel.astype(x.dtype), layout.whole)
-    return _dot(x, whole, range(x.ndim - contracted, x.ndim), range(contracted)), (x, kernel)
+    rounded, whole = layout.meets(x, kernel)
+    y = _dot(rounded, whole, range(x.ndim - contracted, x.ndim), range(contracted), x.dtype)
+    return y, (rounded, kernel)
 
 
 def _backward(layout, contracted, kept, slope):
     x, kernel = kept
-    whole = jax.lax.with_sharding_constraint(kernel.astype(x.dtype), layout.whole)
+    rounded, whole = layout.meets(slope, kernel)
     free = x.ndim - contracted
-    back = _dot(slope, whole, range(free, slope.ndim), range(contracted, kernel.ndim))
-    return back, _gradient(layout, contracted, x, slope).astype(kernel.dtype)
+    back = _dot(rounded, whole, range(free, slope.ndim), range(contracted, kernel.ndim), slope.dtype)
+    return back, _gradient(layout, contracted, x, rounded).astype(kernel.dtype)
 
 
 _sharded.defvjp(_forward, _backward)
@@ -179,12 +210,12 @@ def _fanned_forward(layout, contracted, x, copies, kernel):
 
 def _fanned_backward(layout, contracted, kept, slope):
     x, kernel = kept
-    whole = jax.lax.with_sharding_constraint(kernel.astype(x.dtype), layout.whole)
+    rounded, whole = layout.meets(slope, kernel)
     free = x.ndim - contracted
     split = any("tensor" in partition.axes_of(entry) for entry in layout.whole)
 
-    def part(slope, whole):
-        own = _dot(slope, whole, range(free, slope.ndim), range(contracted, whole.ndim))
+    def part(rounded, whole):
+        own = _dot(rounded, whole, range(free, rounded.ndim), range(contracted, whole.ndim), slope.dtype)
         if not split:  # the same on each device of tensor, and to be counted once
             own = jnp.where(jax.lax.axis_index("tensor") == 0, own, 0)
         return own[None]
@@ -195,8 +226,9 @@ def _fanned_backward(layout, contracted, kept, slope):
         part,
         in_specs=(PartitionSpec(*batch, *given), layout.whole),
         out_specs=PartitionSpec("tensor", *batch, *asked),
-    )(slope, whole)
-    return jnp.zeros_like(x), back, _gradient(layout, contracted, x, slope).astype(kernel.dtype)
+    )(rounded, whole)
+    nothing = jnp.zeros(x.shape, slope.dtype)
+    return nothing, back, _gradient(layout, contracted, x, rounded).astype(kernel.dtype)
 
 
 _fanned.defvjp(_fanned_forward, _fanned_backward)
@@ -205,9 +237,10 @@ _fanned.defvjp(_fanned_forward, _fanned_backward)
 def _gradient(layout, contracted, x, slope):
     """dW in float32, stored as W is."""
     free = x.ndim - contracted
+    written = partition.auto_mesh().abstract_device.platform == "cpu"
 
     def summed(x, slope):
-        return _sum(layout, _dot(x, slope, range(free), range(free), jnp.float32))
+        return _sum(layout, rows_product(x, slope, free, written=written))
 
     batch = _batch(layout, free)
     asked, given = layout.whole[:contracted], layout.whole[contracted:]
@@ -241,5 +274,6 @@ def _sum(layout: Layout, part: jax.Array) -> jax.Array:
 
 
 def _dot(a, b, of_a, of_b, dtype=None):
+    """With a result in `dtype` where that is another than the factors'."""
     dims = ((tuple(of_a), tuple(of_b)), ((), ()))
-    return jax.lax.dot_general(a, b, dims, preferred_element_type=dtype)
+    return jax.lax.dot_general(a, b, dims, preferred_element_type=None if dtype == a.dtype else dtype)

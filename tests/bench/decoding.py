@@ -48,7 +48,12 @@ def clocks() -> tuple[float, float]:
 
 def since(began: tuple[float, float]) -> list[float]:
     """Seconds by the wall and of the process."""
-    return [now - then for now, then in zip(clocks(), began, strict=True)]
+    return between(began, clocks())
+
+
+def between(began: tuple[float, float], ended: tuple[float, float]) -> list[float]:
+    """Seconds of each clock."""
+    return [after - before for before, after in zip(began, ended, strict=True)]
 
 
 def cores() -> int:
@@ -138,14 +143,22 @@ def run_theirs(name: str, folder: str, cases) -> dict:
     given |= dict(cache_implementation="static") if name.endswith("static") else {}
     for case in cases:
         batch, length = sizes(case)
-        ids, seconds = torch.tensor(prompts(batch, length, model.config.vocab_size)), []
+        ids = torch.tensor(prompts(batch, length, model.config.vocab_size))
         with torch.no_grad():
-            for count, part in ((4, ids[:, :8]), (1, ids), (NEW, ids)):
-                began = clocks()
-                out = model.generate(part, attention_mask=torch.ones_like(part), max_new_tokens=count, **given)
-                seconds.append(since(began))
-        rest = [whole - first for whole, first in zip(seconds[2], seconds[1], strict=True)]
-        found["cases"][case] = row(seconds[1], rest, batch, out[:, length:].tolist())
+            model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, **given)  # warm
+            stamps = []
+
+            def stamp(tokens, scores, stamps=stamps):
+                """Called with each new token, and never ends a row."""
+                stamps.append(clocks())
+                return torch.zeros(len(tokens), dtype=torch.bool)
+
+            given["stopping_criteria"] = transformers.StoppingCriteriaList([stamp])
+            began = clocks()
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, **given)
+            del given["stopping_criteria"]
+        first, rest = between(began, stamps[0]), between(stamps[0], stamps[-1])
+        found["cases"][case] = row(first, rest, batch, out[:, length:].tolist())
     return found
 
 

@@ -172,3 +172,17 @@ def test_prompts_of_samples_and_the_texts_of_beams_are_written_in_place(made):
     rules = dict(stops=jnp.zeros(0, jnp.int32), penalty=jnp.float32(1.0), most=jnp.int32(NEW))
     beams._go_on(params, now, jnp.int32(1), **rules, model=model, limit=48)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((cache, now.cache)))
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="XLA of jax 0.10 copies them all the same")
+def test_a_step_copies_no_keys_and_values():
+    """Written once and read where it lies: in the compiled loop no instruction copies an array of a buffer's shape."""
+    sizes = dict(vocab_size=48, embed_dim=32, num_heads=4, num_kv_heads=2, mlp_dim=64, num_layers=2, max_positions=128)
+    model = zoo.create("llama-tiny", **sizes)
+    work = TextBatch(model, model.init(jax.random.key(1)), PROMPTS[:1], [Sampling()], max_new_tokens=NEW)
+    shape = work.now.cache.keys[0].shape
+    given = work._params, work.now, work._rules, jnp.int32(NEW)
+    text = decoding.advance.lower(*given, model=model, parts=work._parts).compile().as_text()
+    wanted = f"f32[{','.join(map(str, shape))}]"
+    assert f"{wanted}{{3,2,1,0}}" in text
+    assert not [line for line in text.splitlines() if f" {wanted}" in line and " copy(" in line]
