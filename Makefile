@@ -16,7 +16,7 @@ MAKEFLAGS += --no-print-directory
 export PYTHON ACCEL TORCH_INDEX
 WORKERS ?= 2
 DRAWS ?= 20
-BENCH ?= finetuning decoding
+BENCH ?= peak training finetuning decoding startup feeding growth
 PARITY ?= tests/parity tests/zoo tests/train
 
 python := .venv/bin/python
@@ -49,11 +49,12 @@ soak: .venv/.complete .venv-parity/.complete ## by hand: 1.7 GB over eight devic
 	@ONEBLOCK_SOAK=1 ONEBLOCK_SOAK_FUZZ=910 $(python) -m pytest -q -n 0 -s tests/soak tests/zoo/test_fuzz.py $(ARGS)
 	@ONEBLOCK_SOAK_DRAWS=$(DRAWS) JAX_ENABLE_COMPILATION_CACHE=0 .venv-parity/bin/python $(pytest) tests/parity/test_random.py $(ARGS)
 
-bench: .venv/.complete .venv-bench/.complete ## by hand: speed against peers, turn and turn about (BENCH="finetuning decoding" ARGS="--rounds 3")
-	@for name in $(BENCH); do echo "$$name:"; $(python) tests/bench/$$name.py $(ARGS) || exit 1; done
+bench: .venv/.complete .venv-bench/.complete $(if $(filter training,$(BENCH)),.venv-bench-keras/.complete .venv-bench-x/.complete) ## by hand: speed against peers, turn and turn about (BENCH="finetuning decoding" ARGS="--rounds 3")
+	@failed=0; for name in $(BENCH); do echo "$$name:"; $(python) tests/bench/$$name.py $(ARGS) || failed=1; done; \
+		$(python) tests/bench/results.py && exit $$failed
 
 clean: ## remove environments and caches; runs/ stays
-	rm -rf .venv .venv-parity .venv-bench .venv*.lock .venv*.log .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
+	rm -rf .venv .venv-parity .venv-bench .venv-bench-keras .venv-bench-x .venv*.lock .venv*.log .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
 	find zoo train eval tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.complete: pyproject.toml .ci/environment $(call stale,.venv)
@@ -64,5 +65,11 @@ clean: ## remove environments and caches; runs/ stays
 
 .venv-bench/.complete: pyproject.toml .ci/environment $(call stale,.venv-bench)
 	@.ci/environment make .venv-bench parity,bench 3.11
+
+.venv-bench-keras/.complete: pyproject.toml .ci/environment $(call stale,.venv-bench-keras)
+	@.ci/environment make .venv-bench-keras bench-keras "3.13 3.12 3.11"
+
+.venv-bench-x/.complete: pyproject.toml .ci/environment $(call stale,.venv-bench-x)
+	@.ci/environment make .venv-bench-x bench-x 3.11
 
 stale:

@@ -26,6 +26,8 @@ Batch = dict[str, np.ndarray]
 SHORTEST, LENGTHS = 16, 4
 # Batches whose rows are sorted by length together: wide enough to save padding, narrow enough to keep the order random.
 WINDOW = 8
+# Batches for packed rows differ by so many ids at most, after so many swaps a batch at most.
+LEVEL, SWAPS = 8, 4
 # What a stream of random words is for; train.data.pipeline has the others.
 FINE_TUNING = 16
 
@@ -201,13 +203,14 @@ def training_order(
 
     Examples are shuffled and dealt into ceil(E / batch_size) batches whose sizes differ by one at most (no runt at the
     end). With `by_length` they are then sorted by length within each run of 8 batches, so that a batch needs little
-    padding, and the batches are shuffled again; packed rows need no such order.
+    padding, and the batches are shuffled again. Without, for packed rows, batches of many ids change single examples
+    with batches of few, until all have nearly as many: then all have as many rows.
     """
     count = -(-len(encoded) // batch_size)
     words = random_words(seed, FINE_TUNING, epoch, len(encoded) + count)
     dealt = np.array_split(np.argsort(words[: len(encoded)], kind="stable"), count)
     if not by_length:
-        return dealt
+        return _levelled(dealt, encoded.lengths)
     batches = []
     for start in range(0, count, WINDOW):
         window = dealt[start : start + WINDOW]
@@ -215,6 +218,26 @@ def training_order(
         together = together[np.argsort(encoded.lengths[together], kind="stable")]
         batches += np.split(together, np.cumsum([len(batch) for batch in window])[:-1])
     return [batches[i] for i in np.argsort(words[len(encoded) :], kind="stable")]
+
+
+def _levelled(batches: list[np.ndarray], lengths: np.ndarray) -> list[np.ndarray]:
+    """Swaps examples between the fullest and the emptiest batch until they differ by LEVEL ids, or no swap helps."""
+    batches = [batch.copy() for batch in batches]
+    totals = np.array([lengths[batch].sum() for batch in batches])
+    for _ in range(SWAPS * len(batches)):
+        full, empty = int(totals.argmax()), int(totals.argmin())
+        gap = totals[full] - totals[empty]
+        if gap <= LEVEL:
+            break
+        moved = lengths[batches[full]][:, None] - lengths[batches[empty]]
+        one, other = np.unravel_index(np.abs(2 * moved - gap).argmin(), moved.shape)
+        change = moved[one, other]
+        if not 0 < change < gap:
+            break
+        batches[full][one], batches[empty][other] = batches[empty][other], batches[full][one]
+        totals[full] -= change
+        totals[empty] += change
+    return batches
 
 
 def prediction_order(encoded: Encoded, batch_size: int) -> Iterator[np.ndarray]:

@@ -22,10 +22,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from eval.encode import Encoded, collate, training_order
 from eval.kinds import CLASSIFICATION, Kind
-from eval.packing import pack, packs, rows_a_step
+from eval.packing import layout, pack, packs
 from eval.predict import NotFiniteError, data_parallel, place, whole_rows
 from eval.tasks import Example
-from eval.ways import freeze, lora
+from eval.ways import freeze, lora, read_rows
 from eval.ways.class_weights import check_labels, weighed
 from eval.ways.finetune_config import FinetuneConfig
 from eval.ways.planned_rate import make_plan, planned_optimizer
@@ -46,6 +46,8 @@ __all__ = ["FinetuneConfig", "Finetuned", "NotFiniteError", "finetune", "random_
 HEAD_KEY, START_KEY, LORA_KEY = 2**31 - 1, 2**31 - 2, 2**31 - 3
 # Seconds between two looks at the loss, each of which waits for the device.
 LOOK = 1.0
+# Steps that may be begun while an earlier one is at work: each has its memory from then on.
+AHEAD = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +156,6 @@ def finetune(
     driver = data_parallel(devices)
     size, total = whole_rows(config.batch_size, driver), config.total_steps(len(encoded))
     packed = config.packing and packs(kind, encoded, model.config)
-    unit = whole_rows(rows_a_step(encoded, config.batch_size), driver)
     recipe = Recipe.of(config)
     trained, frozen = freeze.split(params, model.config, config, kind.head)
     if config.way == "lora":
@@ -162,22 +163,37 @@ def finetune(
         trained = {**trained, lora.NAME: lora.create(params, config.lora_targets, config.lora_rank, key)}
     frozen = _placed(frozen, driver)
     trainable = freeze.count(trained)
-    step_of, start = _compiled(model, recipe, driver, kind)
+    read = read_rows.rows_read(encoded, model.config, trained, total)
+    small = model
+    if model.config.dtype == "float32" and not model.config.matmul_dtype:
+        small = Model(model.config.replace(matmul_dtype="float32"))  # gradients in the form that CPUs compute fast
+    if read is not None:
+        small, encoded = Model(small.config.replace(vocab_size=len(read))), read_rows.renumbered(encoded, read)
+        trained = read_rows.cut(trained, read)
+    step_of, start = _compiled(small, recipe, driver, kind)
     plan = make_plan(config.learning_rate, total, config.warmup_fraction, config.schedule)
     state = start(_placed(trained, driver), jax.random.key_data(jax.random.key(config.seed)), plan)
+
+    def joined(trained: Any) -> dict[str, Any]:
+        """The whole parameters, of what is trained and what is not."""
+        if read is not None:
+            trained = read_rows.whole(trained, params["embed"]["token"]["embedding"], read)
+        return freeze.join(trained, frozen, recipe.lora_scale)
 
     def stop_after(step: int, epoch: int) -> bool:
         """Looks at the validation examples; True where there is nothing more to wait for."""
         if selection.seen(step):
             return False
-        return selection.look(step, epoch, model, freeze.join(state.params, frozen, recipe.lora_scale), state.params)
+        return selection.look(step, epoch, model, joined(state.params), state.params)
 
-    history, step, epoch, stopped = [], 0, 0, False
+    history, step, epoch, stopped, shape = [], 0, 0, False, None
     look = _Look(watch, config, total)
     while step < total and not stopped:
         order = training_order(encoded, config.batch_size, config.seed, epoch, by_length=not packed)
+        shape = shape or (layout(encoded, order) if packed else None)
         for rows in order[: total - step]:
-            batch = driver.put(pack(encoded, rows, unit)[0] if packed else collate(encoded, rows, size))
+            batch = pack(encoded, rows, *shape, driver.row_shards)[0] if shape else collate(encoded, rows, size)
+            batch = driver.put(batch)
             state, metrics = step_of(state, {"batch": batch, "frozen": frozen})
             step += 1
             look.add(step, epoch, metrics)
@@ -191,7 +207,7 @@ def finetune(
     best = selection.best(state.params, step, epoch - 1)
     return Finetuned(
         model,
-        freeze.join(best.trained, frozen, recipe.lora_scale),
+        joined(best.trained),
         tuple(history),
         time.perf_counter() - started,
         encoded.truncated,
@@ -283,6 +299,8 @@ class _Look:
 
     def add(self, step: int, epoch: int, metrics: Any) -> None:
         self.waiting.append((step, metrics))
+        if len(self.waiting) > AHEAD:
+            jax.block_until_ready(self.waiting[-1 - AHEAD][1])
         if time.perf_counter() - self.looked >= LOOK:
             self._settle()
             if self.watch is not None:

@@ -9,12 +9,13 @@ import numpy as np
 
 from eval.encode import Batch, Encoded, collate, prediction_order
 from eval.kinds import CLASSIFICATION, Evaluation, Kind
-from eval.packing import pack, packs
+from eval.packing import pack, packs, prediction_length
 from eval.tasks import Example
 from train.mesh import Driver, JitDriver, MeshDriver, make_driver
 from zoo import partition
 from zoo.errors import InputError
 from zoo.model import Model
+from zoo.shared_rows import rows_a_batch
 from zoo.tokenizer import Tokenizer
 
 READ = ("tokens", "segment_ids", "token_types", "weights")
@@ -41,7 +42,7 @@ def predict(
         model, params: with the head of `kind`.
         tokenizer: the checkpoint's own.
         examples: E of them; labels are not read.
-        batch_size: rows at a time; decides speed and memory, not the result.
+        batch_size: rows at a time, at most; decides speed and memory, not the result.
         max_length: most tokens a row; see eval.encode.
         kind: of the task.
         devices: rows are spread over them; None takes all.
@@ -73,21 +74,17 @@ def predict_encoded(
     if batch_size < 1:
         raise InputError(f"batch_size is {batch_size}; it must be 1 or more")
     driver = data_parallel(devices)
-    size = whole_rows(batch_size, driver)
     outputs_of, params = _compiled(model, driver, kind), place(params, driver)
-    found: list[Any] = [None] * len(encoded)
+    found = _Outputs(len(encoded))
     waiting: list[tuple[np.ndarray, jax.Array]] = []
-    for batch, order in _batches(encoded, batch_size, size, packed and packs(kind, encoded, model.config)):
+    for batch, order in _batches(encoded, batch_size, driver, packed and packs(kind, encoded, model.config)):
         read = {name: batch[name] for name in READ if name in batch}
         waiting.append((order, outputs_of(params, read)))
         if len(waiting) > 2:  # the next batches are prepared while these are computed
-            _store(found, *waiting.pop(0))
+            found.store(*waiting.pop(0))
     for order, outputs in waiting:
-        _store(found, order, outputs)
-    _require_finite(found)
-    if kind.per_token:
-        return tuple(row[:length] for row, length in zip(found, encoded.lengths, strict=True))
-    return np.stack(found)
+        found.store(order, outputs)
+    return found.whole(encoded.lengths if kind.per_token else None)
 
 
 def evaluate(
@@ -143,27 +140,46 @@ def _compiled(model: Model, driver: Driver, kind: Kind) -> Any:
     return driver.compile_eval(functools.partial(kind.outputs, model))
 
 
-def _batches(encoded: Encoded, batch_size: int, size: int, packed: bool) -> Iterator[tuple[Batch, np.ndarray]]:
+def _batches(encoded: Encoded, batch_size: int, driver: Driver, packed: bool) -> Iterator[tuple[Batch, np.ndarray]]:
     """Batches of one number of rows, and which example each of their outputs belongs to (-1: none)."""
     if packed:
-        whole, order = pack(encoded, np.arange(len(encoded)), step=size)
+        length = prediction_length(encoded)
+        size = whole_rows(rows_a_batch(length, batch_size), driver)
+        whole, order = pack(encoded, np.arange(len(encoded)), length, unit=size)
         for start in range(0, len(order), size):
             yield {name: array[start : start + size] for name, array in whole.items()}, order[start : start + size]
         return
+    size = whole_rows(batch_size, driver)
     for rows in prediction_order(encoded, batch_size):
         yield collate(encoded, rows, size), np.pad(rows, (0, size - len(rows)), constant_values=-1)
 
 
-def _require_finite(found: list[Any]) -> None:
-    bad = [number for number, outputs in enumerate(found) if not np.isfinite(outputs).all()]
-    if bad:
-        raise NotFiniteError(
-            f"the model's outputs are not finite for {len(bad):,} of {len(found):,} examples: its training diverged "
-            "(lower the learning rate), or the checkpoint is not sound"
-        )
+class _Outputs:
+    """The outputs of E examples, as batches come in: by their numbers, of one batch's shape after the other."""
 
+    def __init__(self, examples: int):
+        self.parts: list[tuple[np.ndarray, np.ndarray]] = []
+        self.examples = examples
 
-def _store(found: list[Any], order: np.ndarray, outputs: jax.Array) -> None:
-    outputs = np.asarray(outputs, np.float32)
-    for place in np.argwhere(order >= 0):
-        found[order[tuple(place)]] = outputs[tuple(place)]
+    def store(self, order: np.ndarray, outputs: jax.Array) -> None:
+        """`order` [B] or [R, S]: whose outputs these are; -1: nobody's."""
+        there = order >= 0
+        self.parts.append((order[there], np.asarray(outputs, np.float32)[there]))
+
+    def whole(self, lengths: np.ndarray | None) -> Any:
+        """[E, ...]; or, where there are lengths, a tuple of E arrays [T_e, ...].
+
+        Raises:
+            NotFiniteError: an output that is not finite.
+        """
+        bad = sum(int((~np.isfinite(part).reshape(len(part), -1).all(axis=1)).sum()) for _, part in self.parts)
+        if bad:
+            raise NotFiniteError(
+                f"the model's outputs are not finite for {bad:,} of {self.examples:,} examples: its training diverged "
+                "(lower the learning rate), or the checkpoint is not sound"
+            )
+        if lengths is None:
+            numbers, outputs = (np.concatenate(found) for found in zip(*self.parts, strict=True))
+            return outputs[np.argsort(numbers)]
+        found = {int(n): row for numbers, rows in self.parts for n, row in zip(numbers, rows, strict=True)}
+        return tuple(found[number][:length] for number, length in enumerate(lengths))

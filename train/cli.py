@@ -277,6 +277,8 @@ def keep_compiled() -> None:
 
     if not jax.config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:  # the many small programs of a start add up
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def doctor(

@@ -43,8 +43,9 @@ class TrainConfig:
         label_smoothing: e: the target is (1 - e) one-hot + e / V.
         z_loss: c: adds c log(Z)^2 a token, which keeps logits from drifting.
         loss_chunk_bytes: most bytes of float32 logits alive at a time; 0 chooses by the kind of device.
-        matmul: dtype in which activations meet weights, forward and backward, with sums in float32 (zoo.mixed_product);
-            empty or float32: as the model's dtype; auto: bfloat16 where that is faster here, measured as the run begins.
+        matmul: dtype in which activations meet weights, forward and backward, with sums in float32
+            (zoo.mixed_product); empty or float32: as the model's dtype; auto: bfloat16 where that is faster here,
+            measured as the run begins.
         optimizer: "adamw" (Loshchilov and Hutter 2019, arXiv:1711.05101) or plain "sgd".
         learning_rate: the peak of the schedule.
         schedule: how the rate falls after the warm-up; formulas in train/schedule.py.

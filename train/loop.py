@@ -28,8 +28,8 @@ from train.distributed import first_then_others, from_first, together
 from train.ledger import Ledger
 from train.logs import MetricsLog, read
 from train.lost_process import Watch, is_shared
-from train.mesh import Driver
 from train.matmul import settled
+from train.mesh import Driver
 from train.metrics import Pair, add, divide
 from train.opening import Opened, compile_ahead, flops_per_token, open_run
 from train.peer_lost import raise_lost
@@ -119,7 +119,7 @@ def run(
         place = held.enter_context(open_run_folder(folder, config, writes=first))
         signals = held.enter_context(Signals())
         held.enter_context(display)
-        compiled = compile_ahead(run)
+        compiled = compile_ahead(run) if max(steps_of(place.path), default=0) < last else None
 
         # ---- Where it goes on ---------------------------------------------------------------------------------------
         with watch.working("finding where it goes on"):
@@ -206,7 +206,8 @@ def run(
             while done < last and not vote.stop:
                 compiles = watch.working("compiling") if done == begun_at else contextlib.nullcontext()
                 with trace.step(done + 1), compiles:
-                    compiled()
+                    if compiled is not None:
+                        compiled()
                     state, metrics = step_fn(state, upcoming)
                 done += 1
                 pending.append((done, metrics, vote.cast()))

@@ -1,7 +1,7 @@
 """In what dtype a run multiplies by its weights: as the model says, in 16 bit, or in what is faster here.
 
-`TrainConfig.matmul` is a setting of the run: the checkpoint it makes is a float32 model as any other. "auto" is measured
-once, before the run's folder is made; what it found is the run's setting from then on, on other machines too.
+`TrainConfig.matmul` is a setting of the run: the checkpoint it makes is a float32 model as any other. "auto" is
+measured once, before the run's folder is made; what it found is the run's setting from then on, on other machines too.
 """
 
 import time
@@ -54,7 +54,9 @@ def trained(config: RunConfig) -> ModelConfig:
         # Said, float32 comes with gradients of its own: quicker on CPUs than autodiff's, and without forward mode.
         return model.replace(matmul_dtype="float32") if model.dtype == "float32" else model
     if model.dtype not in ("float32", matmul):
-        raise InputError(f'matmul "{matmul}" does not go with dtype "{model.dtype}"; leave it out, or set dtype float32')
+        raise InputError(
+            f'matmul "{matmul}" does not go with dtype "{model.dtype}"; leave it out, or set dtype float32'
+        )
     return model.replace(matmul_dtype=matmul)
 
 

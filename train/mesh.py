@@ -46,8 +46,9 @@ class JitDriver:
         return [self.device]
 
     def init(self, make: Callable[[], Any]) -> Any:
-        """Runs `make` compiled, its result on the device."""
-        return jax.jit(make, out_shardings=SingleDeviceSharding(self.device))()
+        """Runs `make`, its result on the device; compiled as a whole it would take longer (zoo.forward.initialise)."""
+        with jax.default_device(self.device):
+            return jax.device_put(make(), SingleDeviceSharding(self.device))
 
     def abstract(self, make: Callable[[], Any]) -> Any:
         """Shapes of make()'s arrays, with where they live."""

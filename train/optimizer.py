@@ -19,7 +19,7 @@ import optax
 from train.config import TrainConfig
 from train.schedule import make_schedule
 from zoo.errors import InputError
-from zoo.partition import path_string
+from zoo.partition import auto_mesh, path_string
 
 
 class RateState(NamedTuple):
@@ -62,6 +62,45 @@ def scale_by_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
+def clip_by_norm(most: float) -> optax.GradientTransformation:
+    """g min(1, most / |g|), |g| over all leaves: optax.clip_by_global_norm, by one factor for all and no quotients."""
+
+    def update(updates, state, params=None):
+        del params
+        norm = optax.tree.norm(updates)
+        factor = jnp.where(norm < most, 1.0, most / norm)
+        return jax.tree.map(lambda u: u * factor.astype(u.dtype), updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
+    """optax.scale_by_adam with float32 moments, and its state; made for few passes over memory.
+
+    XLA for CPUs would compute the new moments once to keep them and once more for the update, from copies of the old.
+    """
+    plain = optax.scale_by_adam(beta1, beta2, eps, mu_dtype=jnp.float32)
+
+    def update(updates, state, params=None):
+        del params
+        mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
+        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
+        if _for_cpu():
+            mu, nu = jax.lax.optimization_barrier((mu, nu))
+        count = optax.safe_increment(state.count)
+        first, second = (1 / (1 - beta ** count.astype(jnp.float32)) for beta in (beta1, beta2))
+        updates = jax.tree.map(lambda m, v: m * first / (jnp.sqrt(v * second) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(plain.init, update)
+
+
+def _for_cpu() -> bool:
+    """Whether the program is compiled for a CPU, be it on this machine or not."""
+    mesh = auto_mesh()
+    return (jax.default_backend() if mesh is None else mesh.abstract_device.platform) == "cpu"
+
+
 def make_optimizer(config: TrainConfig, schedule: optax.Schedule | None = None) -> optax.GradientTransformation:
     """The optimizer of a run.
 
@@ -72,9 +111,9 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule | None = None) 
     Returns:
         An optax transformation. `learning_rate(opt_state)` reads the rate of the last update.
     """
-    links = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm is not None else []
+    links = [clip_by_norm(config.clip_norm)] if config.clip_norm is not None else []
     if config.optimizer == "adamw":
-        links.append(optax.scale_by_adam(config.beta1, config.beta2, config.eps, mu_dtype=jnp.float32))
+        links.append(scale_by_adam(config.beta1, config.beta2, config.eps))
         if config.weight_decay:
             links.append(optax.add_decayed_weights(config.weight_decay, lambda params: matches(params, config.decay)))
     links.append(scale_by_rate(make_schedule(config) if schedule is None else schedule))

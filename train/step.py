@@ -85,7 +85,8 @@ def make_train_step(
         gradient, metrics = everywhere((gradient, metrics))
         total, weight = metrics["loss"]
         if scales is None:
-            gradient = jax.tree.map(lambda g: g / _or_one(weight), gradient)
+            share = 1 / _or_one(weight)  # a quotient an element would be a pass of its own
+            gradient = jax.tree.map(lambda g: g * share, gradient)
         else:
             metrics["loss"] = (total, jnp.float32(1))
         norm = optax.tree.norm(gradient)

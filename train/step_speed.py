@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -29,10 +30,13 @@ SMALL = {"vocab_size": 512, "embed_dim": 128, "num_layers": 2, "max_positions": 
 WARM, TIMED = 2, 5
 
 
+@dataclass(frozen=True)
 class NoTokenizer:
     """What next-token prediction asks of a tokenizer, where no text is read."""
 
-    vocab_size, pad_id, special_ids = 1, 0, ()
+    vocab_size: int
+    pad_id: int = 0
+    special_ids: tuple[int, ...] = ()
 
 
 def bench(fields: dict[str, Any] | None = None, rows: int = 4) -> Iterator[str]:
@@ -86,7 +90,7 @@ def bench(fields: dict[str, Any] | None = None, rows: int = 4) -> Iterator[str]:
 def _seconds(model: zoo.Model, driver: Any, train: TrainConfig) -> float:
     """The median time of a step."""
     optimizer = make_optimizer(train)
-    objective = make_objective(train, model, NoTokenizer(), driver.row_shards)  # type: ignore[arg-type]
+    objective = make_objective(train, model, NoTokenizer(model.config.vocab_size), driver.row_shards)  # type: ignore[arg-type]
     places = driver.rows(train.batch_size)
     tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (train.batch_size, train.row_length))
     whole = {"tokens": tokens.astype(np.int32), "segment_ids": np.ones_like(tokens, np.int32)}
@@ -100,4 +104,6 @@ def _seconds(model: zoo.Model, driver: Any, train: TrainConfig) -> float:
         state, metrics = step(state, batch)
         jax.block_until_ready(metrics)
         times.append(time.perf_counter() - began)
+    if not bool(metrics["finite"]):
+        raise RuntimeError("the measured steps were not finite, so that none was applied")
     return float(np.median(times[WARM:]))

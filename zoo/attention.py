@@ -121,7 +121,12 @@ def attend(
         return splash_attention(query, key, value, mask, scale, soft_cap, interpret=interpret), None
     if wants:
         raise InputError(f'attention kernel "{kernel}" does not honour {" or ".join(wants)}; use "einsum" or "auto"')
-    return mark(_library_attention(query, key, value, mask, bias, scale, kernel), "attention_result"), None
+    dtype = value.dtype
+    if kernel == "xla" and dtype.itemsize == 2 and auto_mesh() is None and jax.default_backend() == "cpu":
+        # XLA on CPUs has no fast product of many small 16-bit matrices; in float32 it is also the more exact.
+        query, key, value = (x.astype(jnp.float32) for x in (query, key, value))
+    out = _library_attention(query, key, value, mask, bias, scale, kernel).astype(dtype)
+    return mark(out, "attention_result"), None
 
 
 def _choose(query, key, value, mask, bias, dropout, wants, return_weights):

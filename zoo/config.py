@@ -109,9 +109,9 @@ class ModelConfig:
         initializer_range: standard deviation of the normal initial weights.
         residual_init: divide it by sqrt(2 L) in the projections that write to the stream (Radford et al. 2019, 2.3).
         dtype: of activations; parameters are float32, and softmax, norms and logits are computed in float32.
-        matmul_dtype: to which the factors of products with weights are rounded, forward and backward, with sums in float32
-            (zoo.mixed_product: no forward-mode derivatives); "" for `dtype` and what autodiff makes of it. A setting of
-            training: train.TrainConfig.matmul sets it for a run's steps.
+        matmul_dtype: to which the factors of products with weights are rounded, forward and backward, with sums in
+            float32 (zoo.mixed_product: no forward-mode derivatives); "" for `dtype` and what autodiff makes of it. A
+            setting of training: train.TrainConfig.matmul sets it for a run's steps.
         scan: run layers under lax.scan over stacked parameters (short compile) and not as a Python loop.
         int8: kernels are int8 with a few float columns each (zoo.int8; Dettmers et al. 2022, arXiv:2208.07339), as
             zoo.quantize makes them; None for float ones.

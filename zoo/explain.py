@@ -82,6 +82,7 @@ MEANINGS = {
     "initializer_range": "standard deviation of initial weights",
     "residual_init": "smaller initial weights where updates are written",
     "dtype": "of activations",
+    "matmul_dtype": "in which activations meet weights in training",
     "scan": "layers in a scan or in a loop",
     "int8": "weights in int8, with so many float columns a kernel",
     "remat": "what the backward pass recomputes",

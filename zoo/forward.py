@@ -27,6 +27,7 @@ from zoo.partition import constrain_stream
 from zoo.patches import EmbedImages
 from zoo.positions import count_real_tokens, known_lengths, model_rotary, restarted
 from zoo.probe import WANTS, Edit, Look, gather, probe_of
+from zoo.remat import policy
 from zoo.stack import run_layers
 
 
@@ -288,6 +289,8 @@ def _fresh(key: jax.Array, config: ModelConfig) -> dict[str, Any]:
     if config.image_size:
         tokens = jnp.zeros((1, config.image_size, config.image_size, config.channels), jnp.float32)
     memory = jnp.zeros((1, 2, config.embed_dim), config.dtype) if config.cross_attention else None
+    if config.remat != "none":
+        policy(config)  # which refuses what this machine cannot do
     # Parameters do not depend on these, and two tokens are too few for some kernels.
     config = config.replace(attention_kernel="auto", remat="none")
     return Transformer(config).init(key, Inputs(inputs=tokens, memory=memory))["params"]

@@ -6,6 +6,7 @@ jax.lax.erf_inv will not do: compilers join a product and the sum after it into 
 do not, as the shape of the piece that a device holds suits them. Here each product is rounded before it is added to.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -29,11 +30,16 @@ def normal(stddev: float) -> Callable[..., jax.Array]:
     """An initializer (key, shape, dtype) -> draws of mean 0; in float32, to about 3e-7 of each number."""
 
     def draw(key: jax.Array, shape: Sequence[int], dtype: jnp.dtype = jnp.float32) -> jax.Array:
-        lowest = np.nextafter(np.float32(-1), np.float32(0))
-        uniform = jax.random.uniform(key, shape, jnp.float32, lowest, 1.0)
-        return (erf_inv(uniform) * np.float32(stddev * 2**0.5)).astype(dtype)
+        return _draw(key, np.float32(stddev * 2**0.5), tuple(shape)).astype(dtype)
 
     return draw
+
+
+@functools.partial(jax.jit, static_argnames=("shape",))
+def _draw(key: jax.Array, scale: np.float32, shape: tuple[int, ...]) -> jax.Array:
+    """One program a shape, where this is not part of a larger one."""
+    lowest = np.nextafter(np.float32(-1), np.float32(0))
+    return erf_inv(jax.random.uniform(key, shape, jnp.float32, lowest, 1.0)) * scale
 
 
 def erf_inv(u: jax.Array) -> jax.Array:

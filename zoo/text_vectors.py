@@ -10,7 +10,7 @@ Normalised to length 1, their product is the cosine of two texts (Reimers and Gu
 import functools
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -20,9 +20,10 @@ import numpy as np
 from zoo.config import ModelConfig
 from zoo.errors import InputError, nearest
 from zoo.generation.text_batch import longest_text
-from zoo.heads import pool
+from zoo.heads import pool, pool_segments
 from zoo.model import Model
-from zoo.text_rows import Batch, batches, framed, in_blocks, texts_given
+from zoo.shared_rows import SharedRows, can_share, rows_a_batch, shared_batches
+from zoo.text_rows import Batch, batches, framed, in_blocks, rows_within, texts_given
 from zoo.tokenizer import Tokenizer
 
 POOLINGS = ("auto", "mean", "cls", "last")
@@ -54,8 +55,9 @@ def embed(
 ) -> np.ndarray:
     """A vector for each text.
 
-    Texts are framed as the model's family expects (zoo.text_rows), and go through the model in batches of like length,
-    of few shapes; a text's vector does not depend on the others, nor on batch_size, beyond rounding.
+    Texts are framed as the model's family expects (zoo.text_rows), and go through the model in batches of few shapes:
+    of like length, or, where they are more than one batch, in rows that they share (zoo.shared_rows). A text's vector
+    does not depend on the others, nor on batch_size, beyond rounding.
 
     Args:
         model, params: of any model of texts; its head is not read.
@@ -64,7 +66,7 @@ def embed(
         pooling: "mean", "cls" or "last" over the real tokens; "auto" is what the checkpoint's folder states
             (1_Pooling/config.json), else the mean for models that see both ways and the last token for causal ones.
         normalize: to length 1.
-        batch_size: rows at a time, at most: of long texts fewer, so that memory stays bounded.
+        batch_size: rows at a time, at most: of long texts fewer, so that memory stays bounded. 1 for one text a time.
         max_length: most tokens a text, special pieces included; what is longer loses its end, with a warning that says
             how many did. None for the model's positions.
         watch: called with (texts done, all texts) after each batch.
@@ -88,13 +90,15 @@ def embed(
 
     def store(order: np.ndarray, vectors: jax.Array) -> None:
         nonlocal done
-        found[order] = np.asarray(vectors)[: len(order)]
-        done += len(order)
+        there = order >= 0
+        found[order[there]] = np.asarray(vectors)[: len(order)][there]
+        done += int(there.sum())
         if watch is not None:
             watch(done, len(rows))
 
-    for batch in batches(rows, batch_size, longest_text(model.config), tokenizer.pad_id, model.config):
-        waiting.append((batch.order, vectors_of(model, params, batch, how, normalize)))
+    for batch in _batches(rows, batch_size, tokenizer.pad_id, model.config):
+        of_batch = shared_vectors_of if isinstance(batch, SharedRows) else vectors_of
+        waiting.append((batch.order, of_batch(model, params, batch, how, normalize)))
         if len(waiting) > 2:  # the next batch is prepared while these are computed
             store(*waiting.pop(0))
     for order, vectors in waiting:
@@ -103,6 +107,18 @@ def embed(
     if len(bad):
         raise InputError(f"{len(bad)} of {len(rows)} vectors are not finite, text {bad[0]}'s first: check the model")
     return found
+
+
+def _batches(
+    rows: list[list[int]], batch_size: int, pad_id: int | None, config: ModelConfig
+) -> Iterator[Batch | SharedRows]:
+    """Batches of like length where all texts make one, or one text is one; else of rows that texts share."""
+    longest = longest_text(config)
+    if batch_size > 1 and len(rows) > batch_size and can_share(config):
+        return shared_batches(
+            rows, lambda width: rows_a_batch(width, rows_within(config, width, batch_size)), pad_id, longest
+        )
+    return batches(rows, batch_size, longest, pad_id, config)
 
 
 def pooling_of(config: ModelConfig, tokenizer: Tokenizer, pooling: str = "auto") -> str:
@@ -162,6 +178,30 @@ def vectors_program(
 ) -> jax.Array:
     hidden = model.apply(params, tokens, padding_mask=mask, logits_at=False).hidden
     pooled = pool(hidden.astype(jnp.float32), mask, pooling)
-    if normalize:
-        pooled = pooled / jnp.maximum(jnp.linalg.norm(pooled, axis=-1, keepdims=True), SMALLEST)
-    return pooled
+    return normalized(pooled) if normalize else pooled
+
+
+def shared_vectors_of(
+    model: Model, params: Any, batch: SharedRows, pooling: str, normalize: bool = True
+) -> jax.Array:
+    """float32 [B, S, D]: `vectors_of` of rows that texts share; zeros in places without a text."""
+    model = Model(in_blocks(model.config, batch.tokens.shape[1]))
+    return shared_program(
+        params, batch.tokens, batch.segment_ids, model=model, pooling=pooling, places=batch.order.shape[1],
+        normalize=normalize,
+    )  # fmt: skip
+
+
+@functools.partial(jax.jit, static_argnames=("model", "pooling", "places", "normalize"))
+def shared_program(
+    params: Any, tokens: jax.Array, segment_ids: jax.Array, *, model: Model, pooling: str, places: int, normalize: bool
+) -> jax.Array:
+    given = {"padding_mask": segment_ids, "segment_ids": segment_ids}
+    hidden = model.apply(params, tokens, **given, logits_at=False).hidden
+    pooled = pool_segments(hidden.astype(jnp.float32), segment_ids, pooling, places)
+    return normalized(pooled) if normalize else pooled
+
+
+def normalized(vectors: jax.Array) -> jax.Array:
+    """[..., D] to length 1."""
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), SMALLEST)

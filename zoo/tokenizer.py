@@ -8,14 +8,15 @@ A tokenizer here turns text into ids and back, knows its special ids by role, an
 Training a vocabulary is `train.vocabulary`'s work.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,37 +25,10 @@ from zoo.atomic_file import write_atomically
 from zoo.errors import InputError, nearest
 from zoo.given_numbers import whole_ids
 from zoo.packages import CHECKPOINTS, checkpoint_folder, is_name
+from zoo.tokenizer_pieces import Pieces
 
 BREAK = "\ufdd0"  # no character of any text, by the Unicode standard
 ROLES = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
-
-
-class Pieces(Protocol):
-    """What a tokenizer library must do; `zoo.tokenizer_files` has one such class a library.
-
-    Attributes:
-        pieces: [V] the text of each id.
-        roles: special id by role, for the roles in `ROLES` that the vocabulary has.
-        special_ids: every control piece.
-        starts_word: [V] bool.
-        adds_bos: whether texts begin with BOS.
-        definition: what decides ids, hashed into the fingerprint.
-    """
-
-    pieces: Sequence[str]
-    roles: dict[str, int]
-    special_ids: tuple[int, ...]
-    starts_word: np.ndarray
-    adds_bos: bool
-    definition: bytes
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]: ...
-
-    def encode_marked(self, text: str, marks: re.Pattern, hidden: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class Tokenizer:
@@ -166,10 +140,23 @@ class Tokenizer:
             InputError: a text is no str or holds half of a surrogate pair.
         """
         texts = list(texts)
-        try:
+        with _faults_told(texts):
             return self._pieces.encode_batch(texts)
-        except (TypeError, RuntimeError, UnicodeEncodeError, ValueError) as error:
-            raise InputError(_text_fault(texts, error)) from error
+
+    def encoder(self) -> Callable[[Iterable[str]], list[np.ndarray]]:
+        """`encode_batch` for much text: a function from texts to [length] int32 of each, the same ids.
+
+        Where words are encoded one by one, it remembers the ids of those it has met (zoo.word_cache); each call of
+        `encoder` begins with none.
+        """
+        encode = self._pieces.encoder()
+
+        def encoded(texts: Iterable[str]) -> list[np.ndarray]:
+            texts = list(texts)
+            with _faults_told(texts):
+                return encode(texts)
+
+        return encoded
 
     def encode_marked(self, text: str, special: Sequence[int]) -> list[int]:
         """`encode`, where the pieces of the ids `special`, spelt out in the text, are those ids.
@@ -177,10 +164,8 @@ class Tokenizer:
         Raises:
             InputError: as `encode_batch`.
         """
-        try:
+        with _faults_told([text]):
             return self._pieces.encode_marked(text, self._marks(special), BREAK)
-        except (TypeError, RuntimeError, ValueError) as error:
-            raise InputError(_text_fault([text], error)) from error
 
     def _marks(self, special: Sequence[int]) -> re.Pattern:
         """What finds the pieces of these ids in a text, the longest first."""
@@ -197,10 +182,8 @@ class Tokenizer:
             InputError: as `encode_batch`.
         """
         texts = list(texts)
-        try:
+        with _faults_told(texts):
             found = self._pieces.encode_with_offsets(texts)
-        except (TypeError, RuntimeError, UnicodeEncodeError, ValueError) as error:
-            raise InputError(_text_fault(texts, error)) from error
         pairs = zip(texts, found, strict=True)
         return [(ids, [_trimmed(text, *span) for span in spans]) for text, (ids, spans) in pairs]
 
@@ -378,6 +361,15 @@ def _settings(files: dict[str, bytes], name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def _faults_told(texts: Sequence[str]) -> Iterator[None]:
+    """What a library says of texts that are none, as one line."""
+    try:
+        yield
+    except (TypeError, AttributeError, RuntimeError, ValueError) as error:
+        raise InputError(_text_fault(texts, error)) from error
 
 
 def _text_fault(texts: Sequence[str], error: Exception) -> str:

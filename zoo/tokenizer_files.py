@@ -13,7 +13,7 @@ usual names in the vocabulary. What does not hold its whole tokenizer, by its cl
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from zoo.placeholders import placeholder
 from zoo.safe_path import inside
 from zoo.tokenizer_classes import ForeignTokenizer, refuse_foreign, refuse_other_pieces
 from zoo.tokenizer_export import MARK
+from zoo.word_cache import WordEncoder, word_cut
 
 USUAL_NAMES = {
     "bos": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
@@ -179,6 +180,9 @@ class SentencePieces:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._processor.encode(list(texts)) if texts else []
 
+    def encoder(self) -> Callable[[Sequence[str]], list[np.ndarray]]:
+        return lambda texts: list(self._processor.encode(list(texts), return_type="numpy")) if texts else []
+
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         found = []
         for text in texts:
@@ -220,15 +224,21 @@ class HuggingFacePieces:
         framed = backend.encode("a").ids if self.pieces else []
         self.adds_bos = bool(settings.get("add_bos_token", framed[:1] == [self.roles.get("bos")]))
         backend.encode_special_tokens = True  # "[SEP]" in a text is text
-        self.starts_word = _starts_word(self.pieces, json.loads(backend.to_str()))
+        written = json.loads(backend.to_str())
+        self.starts_word = _starts_word(self.pieces, written)
         self.starts_word[list(self.special_ids)] = True
         self.definition = b"tokenizers\0" + definition
-        self._backend = backend
+        self._backend, self._cut = backend, word_cut(written)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
             return []
         return [found.ids for found in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encoder(self) -> Callable[[Sequence[str]], list[np.ndarray]]:
+        if self._cut is not None:
+            return WordEncoder(self._cut, self.encode_batch)
+        return lambda texts: [np.array(ids, np.int32) for ids in self.encode_batch(texts)]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         found = self._backend.encode_batch(list(texts), add_special_tokens=False) if texts else []

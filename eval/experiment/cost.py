@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 from eval.encode import Encoded, prediction_order, training_order
 from eval.kinds import Kind
-from eval.packing import fill, packs, row_length, rows_a_step
+from eval.packing import fill, layout, packs, prediction_length
 from eval.ways.finetune_config import FinetuneConfig
 from zoo.config import ModelConfig
+from zoo.shared_rows import rows_a_batch
 from zoo.summary import forward_flops
 
 PREDICTION_BATCH = 64
@@ -93,14 +94,14 @@ def training_shapes(
     if tuning.way == "probe":
         return prediction_shapes(config, encoded, kind, row_shards)
     packed = tuning.packing and packs(kind, encoded, config)
-    unit = _whole(rows_a_step(encoded, tuning.batch_size), row_shards)
     size = _whole(tuning.batch_size, row_shards) * encoded.group
     total = tuning.total_steps(len(encoded)) if steps is None else steps
-    found, step, epoch = Counter(), 0, 0
+    found, step, epoch, shape = Counter(), 0, 0, None
     while step < total:
         order = training_order(encoded, tuning.batch_size, tuning.seed, epoch, by_length=not packed)
+        shape = shape or (layout(encoded, order) if packed else None)
         for rows in order[: total - step]:
-            found[_packed(encoded, rows, unit) if packed else (size, _length(encoded, rows))] += 1
+            found[_packed(encoded, rows, *shape, row_shards) if shape else (size, _length(encoded, rows))] += 1
             step += 1
         epoch += 1
     return found
@@ -112,15 +113,15 @@ def prediction_shapes(
     """The batches that go through the network to answer for each example once."""
     size = _whole(batch_size, row_shards)
     if packs(kind, encoded, config):
-        rows, length = _packed(encoded, range(len(encoded)), size)
+        size = _whole(rows_a_batch(prediction_length(encoded), batch_size), row_shards)
+        rows, length = _packed(encoded, range(len(encoded)), prediction_length(encoded), 1, size)
         return {(size, length): rows // size}
     return Counter((size * encoded.group, _length(encoded, rows)) for rows in prediction_order(encoded, batch_size))
 
 
-def _packed(encoded: Encoded, examples, unit: int) -> tuple[int, int]:
+def _packed(encoded: Encoded, examples, length: int, least: int, unit: int) -> tuple[int, int]:
     """Rows and their length of `eval.packing.pack`, without making them."""
-    length = row_length(encoded)
-    return _whole(len(fill(encoded.lengths[list(examples)], length)), unit), length
+    return _whole(max(len(fill(encoded.lengths[list(examples)], length)), least), unit), length
 
 
 def _tokens(shapes: Shapes) -> int:

@@ -7,7 +7,7 @@ import zoo
 from eval.encode import Encoded, buckets, collate, training_order
 from eval.experiment.cost import cost, passes, prediction_shapes, training_shapes
 from eval.kinds import CLASSIFICATION, TAGGING
-from eval.packing import pack, rows_a_step
+from eval.packing import layout, pack
 from eval.ways.finetune_config import FinetuneConfig
 
 # D = 8, 2 heads of 4, F = 32, 2 layers: projections 2 x (2 x 8 x 24 + 2 x 8 x 8), feed-forward 2 x 4 x 8 x 32, and
@@ -55,9 +55,9 @@ def test_shapes_are_those_of_the_batches():
 
 def test_packed_shapes_are_those_of_the_batches():
     texts = encoded(*range(2, 60, 3))
-    unit = rows_a_step(texts, 6)
+    shape = layout(texts, training_order(texts, 6, 4, 0, by_length=False))
     made = [
-        pack(texts, rows, unit)[0]["tokens"].shape
+        pack(texts, rows, *shape)[0]["tokens"].shape
         for epoch in (0, 1)
         for rows in training_order(texts, 6, 4, epoch, by_length=False)
     ]
@@ -77,9 +77,10 @@ def test_steps_shards_and_early_ends():
 
 
 def test_packed_prediction_has_fewer_rows():
-    """80 texts of 8 tokens: 8 in a row of 64, 10 rows, filled up to 64."""
-    assert prediction_shapes(CONFIG, encoded(*[8] * 80), CLASSIFICATION) == {(64, 64): 1}
-    assert prediction_shapes(CONFIG, encoded(*[8] * 600), CLASSIFICATION) == {(64, 64): 2}
+    """80 texts of 8 tokens: 8 in a row of 64, 10 rows, filled up to the 16 that a CPU reads at once."""
+    assert prediction_shapes(CONFIG, encoded(*[8] * 80), CLASSIFICATION) == {(16, 64): 1}
+    assert prediction_shapes(CONFIG, encoded(*[8] * 600), CLASSIFICATION) == {(16, 64): 5}
+    assert prediction_shapes(CONFIG, encoded(*[8] * 600), CLASSIFICATION, 1, 8) == {(8, 64): 10}
 
 
 def test_what_a_way_passes():

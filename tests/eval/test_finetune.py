@@ -92,7 +92,7 @@ def test_both_arms_share_the_head_and_the_order(bert, topics, tokenizer, one, mo
     seen = []
     real = tuning.pack
     monkeypatch.setattr(
-        tuning, "pack", lambda encoded, rows, step: seen.append(rows.tolist()) or real(encoded, rows, step)
+        tuning, "pack", lambda encoded, rows, *shape: seen.append(rows.tolist()) or real(encoded, rows, *shape)
     )
     for params in (pretrained, start):
         finetune(model, params, tokenizer, topics.train, config, 2, devices=one)

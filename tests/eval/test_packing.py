@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.encode import collate, encode
+from eval.encode import Encoded, buckets, collate, encode, training_order
 from eval.finetune import FinetuneConfig, with_task_head
 from eval.kinds import CLASSIFICATION, classification
-from eval.packing import fill, pack, packs, places, rows_a_step
+from eval.packing import fill, layout, pack, packs, places, prediction_length
 from eval.predict import evaluate, predict_encoded
 from zoo import InputError
 
@@ -40,8 +40,8 @@ def test_rows_by_hand():
 def test_a_packed_batch_holds_what_its_examples_hold(bert, tokenizer, topics):
     encoded = encode(topics.test, tokenizer, bert[0].config, 32)
     numbers = np.arange(5, 21)
-    batch, order = pack(encoded, numbers, step=3)
-    assert batch["tokens"].shape[1] == 64 and len(batch["tokens"]) % 3 == 0
+    batch, order = pack(encoded, numbers, prediction_length(encoded), least=5, unit=3)
+    assert len(batch["tokens"]) >= 5 and batch["tokens"].shape[1] == 64 and len(batch["tokens"]) % 3 == 0
     assert sorted(order[order >= 0].tolist()) == numbers.tolist()
     for row, place in np.argwhere(order >= 0):
         number = order[row, place]
@@ -50,7 +50,40 @@ def test_a_packed_batch_holds_what_its_examples_hold(bert, tokenizer, topics):
         assert batch["token_types"][row][own].tolist() == encoded.token_types[number].tolist()
         assert batch["labels"][row, place] == encoded.labels[number] and batch["weights"][row, place] == 1
     assert batch["weights"].sum() == 16
-    assert rows_a_step(encoded, 16) >= 1
+
+
+@given(st.lists(st.integers(2, 100), min_size=17, max_size=120), st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_batches_for_packed_rows_have_nearly_as_many_ids(lengths, seed):
+    """No two batches of an epoch could be brought nearer by changing one example for another."""
+    encoded = made_of(lengths)
+    batches = training_order(encoded, 8, seed, 0, by_length=False)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    assert {len(batch) for batch in batches} <= {len(batches[-1]), len(batches[-1]) + 1}
+    totals = np.array([encoded.lengths[batch].sum() for batch in batches])
+    full, empty = batches[totals.argmax()], batches[totals.argmin()]
+    gap = totals.max() - totals.min()
+    moved = encoded.lengths[full][:, None] - encoded.lengths[empty]
+    assert gap <= 8 or not ((moved > 0) & (moved < gap)).any()
+
+
+def test_all_batches_of_an_epoch_have_one_shape(rng):
+    """Sentences as movie reviews have: 16 a batch in as many rows, little of them padding, whatever the epoch."""
+    encoded = made_of(np.clip(rng.normal(27, 11, 3000), 4, 72).astype(int))
+    order = training_order(encoded, 16, 0, 0, by_length=False)
+    length, rows = layout(encoded, order)
+    assert length >= 72 and length % 16 == 0
+    assert encoded.lengths.sum() / (rows * length * len(order)) > 0.93
+    for epoch in (0, 1, 2):
+        for batch in training_order(encoded, 16, 0, epoch, by_length=False):
+            assert pack(encoded, batch, length, rows)[0]["tokens"].shape == (rows, length)
+    assert len(pack(encoded, order[0], length, rows, 8)[0]["tokens"]) % 8 == 0
+
+
+def made_of(lengths):
+    ids = tuple(np.full(n, 7, np.int32) for n in lengths)
+    labels = np.arange(len(ids), dtype=np.int32) % 2
+    return Encoded(ids, None, labels, np.array(lengths), buckets(128), 0, 0)
 
 
 @pytest.mark.parametrize("network", ["bert", "gpt"])
@@ -70,7 +103,7 @@ def test_packed_answers_are_the_unpacked_ones(network, request, tokenizer, topic
 def test_packed_losses_and_gradients_are_the_unpacked_ones(bert, tokenizer, topics):
     model, params = with_task_head(*bert, CONFIG, 2)
     encoded = encode(topics.test[:8], tokenizer, model.config, 32)
-    packed, _ = pack(encoded, np.arange(8))
+    packed, _ = pack(encoded, np.arange(8), prediction_length(encoded))
     alone = collate(encoded, np.arange(8), 8)
 
     def loss(params, batch):

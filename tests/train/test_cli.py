@@ -25,6 +25,9 @@ def data(tmp_path_factory):
     return folder / "data"
 
 
+KEEP_COMPILED = cli.keep_compiled
+
+
 @pytest.fixture(autouse=True)
 def keep_cache_setting(monkeypatch):
     monkeypatch.setattr(cli, "keep_compiled", lambda: None)
@@ -197,3 +200,22 @@ def test_doctor(capsys):
     assert "\nbench: LLaMA of " in out and "\nmeasured: " in out
     assert "planned: nothing, for cpu is not in the table" in out
     assert f"jax {jax.__version__}" in out and "test training on 8 devices: loss 4." in out
+
+
+def test_compiled_programs_are_kept_small_ones_too_unless_jax_was_told_otherwise(monkeypatch, tmp_path):
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setenv("ONEBLOCK_CACHE", str(tmp_path))
+    try:
+        jax.config.update(names[0], None)
+        jax.config.update(names[1], 1.0)
+        monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")
+        KEEP_COMPILED()
+        assert [getattr(jax.config, name) for name in names] == [str(tmp_path / "jax"), 1.0]
+        monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+        jax.config.update(names[0], str(tmp_path / "mine"))
+        KEEP_COMPILED()
+        assert [getattr(jax.config, name) for name in names] == [str(tmp_path / "mine"), 0.0]
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)

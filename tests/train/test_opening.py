@@ -1,5 +1,6 @@
 """What cannot be trained is refused before anything is written, at the price of no second trace; where a run begins."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -187,3 +188,36 @@ def test_where_hosts_see_a_folder_differently_the_first_ones_view_decides(config
     with pytest.raises(pytest.fail.Exception):
         loop.run(RunConfig(config.model, train), tmp_path / "run", quiet=True)
     assert read_by == [1]
+
+
+def test_the_step_compiles_ahead_and_once(config, monkeypatch):
+    seen = []
+
+    def listen(event, seconds, **_):
+        del seconds
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    for train in ({}, {"driver": "mesh", "mesh": "fsdp=8"}):
+        run = opening.open_run(RunConfig(config.model, config.train.replace(**train)))
+        state, batch = run.driver.init(run.make), run.driver.put(run.batches.batch(0), 8)
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            opening.compile_ahead(run)()
+            assert len(seen) == 1
+            run.step(state, batch)
+            assert len(seen) == 1
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
+            seen.clear()
+
+
+def test_what_compiling_ahead_meets_is_said_by_the_step(config):
+    class Broken:
+        def compile(self):
+            raise RuntimeError("no such instruction")
+
+    run = opening.open_run(config)
+    opening.compile_ahead(dataclasses.replace(run, lowered=Broken()))()  # nothing is raised here
+    several = dataclasses.replace(run, driver=make_driver("pmap"), lowered=None)
+    opening.compile_ahead(several)()

@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import zoo
 from train.config import TrainConfig
-from train.optimizer import make_optimizer, matches
+from train.optimizer import clip_by_norm, make_optimizer, matches, scale_by_adam
 from zoo.errors import InputError
 from zoo.partition import path_string
 
@@ -112,3 +113,22 @@ def test_one_adamw_step_by_hand():
     m = (0.9 * 0.05 - 0.1) / (1 - 0.81)
     v = (0.99 * 0.0025 + 0.01) / (1 - 0.9801)
     np.testing.assert_allclose(updates["kernel"], -0.1 * (m / np.sqrt(v) + 0.01 * 2.0), rtol=1e-5)
+
+
+def test_adam_and_clipping_are_the_library_s():
+    """Ten updates of changing gradients, some of them beyond the norm: those of optax's links, and its states."""
+    config = TrainConfig(steps=10, learning_rate=0.1, schedule="constant", weight_decay=0.1, clip_norm=2.0)
+    links = [optax.clip_by_global_norm(2.0), optax.scale_by_adam(config.beta1, config.beta2, config.eps)]
+    ours = optax.chain(clip_by_norm(2.0), scale_by_adam(config.beta1, config.beta2, config.eps))
+    theirs = optax.chain(*links)
+    params = init(CONFIGS["llama"])
+    states = [optimizer.init(params) for optimizer in (ours, theirs)]
+    rng = np.random.default_rng(0)
+    for step in range(10):
+        size = 0.01 * 4**step
+        gradient = jax.tree.map(lambda x, s=size: jnp.asarray(s * rng.normal(size=x.shape), jnp.float32), params)
+        found, states[0] = jax.jit(ours.update)(gradient, states[0])
+        expected, states[1] = jax.jit(theirs.update)(gradient, states[1])
+        for x, y in zip(jax.tree.leaves((found, states[0])), jax.tree.leaves((expected, states[1])), strict=True):
+            np.testing.assert_allclose(x, y, rtol=2e-6, atol=1e-7)
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])

@@ -234,6 +234,15 @@ def test_bfloat16(kernel):
 # refusals ------------------------------------------------------------------------------------------------------------
 
 
+def test_16_bit_on_a_cpu_is_float32_rounded_once(rng):
+    query, key, value = (jnp.asarray(rng.normal(size=(2, 20, n, 8)), jnp.bfloat16) for n in (4, 2, 2))
+    mask = Mask(causal=True)
+    found, _ = attend(query, key, value, mask=mask, kernel="xla")
+    exact, _ = attend(*(x.astype(jnp.float32) for x in (query, key, value)), mask=mask, kernel="xla")
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found, exact.astype(jnp.bfloat16))
+
+
 def refusal(**options) -> str:
     arrays, _ = make_case(CASES[-1])
     with pytest.raises(InputError) as caught:

@@ -200,3 +200,23 @@ def test_qk_norm_normalises_each_head(x):
         louder = jax.tree.map(lambda leaf: leaf, params)
         louder["params"]["query"]["kernel"] = louder["params"]["query"]["kernel"] * 3
         assert (float(jnp.abs(run(params) - run(louder)).max()) < 1e-5) == qk_norm
+
+
+def test_gelu_and_its_slopes():
+    """Against jax.nn.gelu: values, first and second derivatives, forward and backward; in 16 bit rounded once."""
+    x = jnp.linspace(-6, 6, 97)
+
+    def curvature(f):
+        return jax.vmap(jax.grad(jax.grad(f)))(x)
+
+    def exact(y):
+        return jax.nn.gelu(y, approximate=False)
+
+    found = ACTIVATIONS["gelu"]
+    np.testing.assert_allclose(found(x), exact(x), atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(found))(x), jax.vmap(jax.grad(exact))(x), atol=1e-6)
+    np.testing.assert_allclose(jax.jvp(found, (x,), (x,))[1], jax.jvp(exact, (x,), (x,))[1], atol=1e-5)
+    np.testing.assert_allclose(curvature(found), curvature(exact), atol=1e-5)
+    half = x.astype(jnp.bfloat16)
+    np.testing.assert_array_equal(found(half), found(half.astype(jnp.float32)).astype(jnp.bfloat16))
+    assert jax.grad(lambda y: found(y).sum())(half).dtype == jnp.bfloat16

@@ -168,13 +168,15 @@ class PackedRows:
         ahead = np.cumsum(sizes) - sizes
         column = ahead - np.repeat(ahead[before], counts)
         begin = np.repeat(np.arange(len(rows)) * self.row_length, counts) + column
-        within = np.arange(sizes.sum()) - np.repeat(ahead, sizes)
-        target = np.repeat(begin, sizes) + within
-        ids = gather(self.split, np.repeat(self._source[chosen], sizes) + within)
-        tokens = np.full(len(rows) * self.row_length, self.framing.pad, np.int32)
-        segments = np.zeros(len(rows) * self.row_length, np.int32)
-        tokens[target] = ids
-        segments[target] = np.repeat(segment + 1, sizes)
+        ids = gather(self.split, np.repeat(self._source[chosen] - ahead, sizes) + np.arange(sizes.sum()))
+        labels = np.repeat((segment + 1).astype(np.int32), sizes)
+        if len(ids) == len(rows) * self.row_length:
+            tokens, segments = ids.astype(np.int32), labels
+        else:
+            filled = (np.arange(self.row_length) < np.add.reduceat(sizes, before)[:, None]).reshape(-1)
+            tokens = np.full(len(filled), self.framing.pad, np.int32)
+            segments = np.zeros(len(filled), np.int32)
+            tokens[filled], segments[filled] = ids, labels
         opens, closes = self.index.opens[chosen], self.index.closes[chosen]
         if self.framing.before is not None:
             tokens[begin[opens]] = self.framing.before
@@ -186,7 +188,7 @@ class PackedRows:
 
 def gather(split: Split, places: np.ndarray) -> np.ndarray:
     """Ids at `places`, checked against the vocabulary; places past either end, where special pieces go, give any id."""
-    return split.check(split.tokens[np.clip(places, 0, len(split.tokens) - 1)])
+    return split.check(split.tokens.take(places, mode="clip"))
 
 
 def build_index(split: Split, framing: Framing, row_length: int, window: int = WINDOW) -> RowIndex:

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -332,27 +333,45 @@ class _Writer:
 
 
 def _encoded(documents: Iterable[str | Sequence[int]], tokenizer: Tokenizer) -> Iterator[tuple[int, np.ndarray]]:
-    """(hash of the document as 64 bits, ids) of each document in order, encoded many at a time."""
-    texts: list[str] = []
-    size = 0
+    """(hash of the document as 64 bits, ids) of each document in order, many encoded while those before are written."""
+    encode = tokenizer.encoder()
 
-    def flush() -> Iterator[tuple[int, np.ndarray]]:
-        for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
-            yield _hash(text.encode()), _check(np.array(ids, np.int64), tokenizer.vocab_size, "the tokenizer's output")
-
-    for number, document in enumerate(documents):
-        if isinstance(document, str):
-            texts.append(document)
-            size += len(document)
-            if len(texts) == BATCH_DOCUMENTS or size >= BATCH_CHARACTERS:
-                yield from flush()
-                texts, size = [], 0
+    def work(first: int, several: list[Any]) -> list[tuple[int, np.ndarray]]:
+        if isinstance(several[0], str):
+            names, found = ["the tokenizer's output"] * len(several), encode(several)
+            hashed = [text.encode() for text in several]
         else:
-            yield from flush()
-            texts, size = [], 0
-            ids = _check(np.array(document, np.int64), tokenizer.vocab_size, f"document {number}")
-            yield _hash(ids.tobytes()), ids
-    yield from flush()
+            names = [f"document {number}" for number in range(first, first + len(several))]
+            found = [np.array(document, np.int64) for document in several]
+            hashed = [ids.tobytes() for ids in found]
+        parts = zip(hashed, found, names, strict=True)
+        return [(_hash(data), _check(ids, tokenizer.vocab_size, name)) for data, ids, name in parts]
+
+    waiting = None
+    with ThreadPoolExecutor(1) as pool:
+        for batch in _batched(documents):
+            begun = pool.submit(work, *batch)
+            if waiting is not None:
+                yield from waiting.result()
+            waiting = begun
+        if waiting is not None:
+            yield from waiting.result()
+
+
+def _batched(documents: Iterable[str | Sequence[int]]) -> Iterator[tuple[int, list[Any]]]:
+    """Texts, or sequences of ids, many at a time, with the number of the first."""
+    held, size = [], 0
+    for number, document in enumerate(documents):
+        if held and isinstance(document, str) != isinstance(held[0], str):
+            yield number - len(held), held
+            held, size = [], 0
+        held.append(document)
+        size += len(document)
+        if len(held) == BATCH_DOCUMENTS or size >= BATCH_CHARACTERS:
+            yield number + 1 - len(held), held
+            held, size = [], 0
+    if held:
+        yield number + 1 - len(held), held
 
 
 def _hash(data: bytes) -> int:
@@ -360,7 +379,7 @@ def _hash(data: bytes) -> int:
 
 
 def _check(ids: np.ndarray, vocab_size: int, name: str) -> np.ndarray:
-    if ids.size and (int(ids.max()) >= vocab_size or int(ids.min()) < 0):
+    if ids.size and (int(ids.max()) >= vocab_size or (ids.dtype.kind != "u" and int(ids.min()) < 0)):
         wrong = int(ids[np.argmax((ids >= vocab_size) | (ids < 0))])
         raise InputError(f"{name} holds id {wrong}, outside the vocabulary of {vocab_size} pieces")
     return ids
