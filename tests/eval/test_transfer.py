@@ -275,8 +275,9 @@ def test_ways_and_the_control_are_cells_of_their_own(trial, one, live, tmp_path,
     assert control[2] == true[2] and control[1] != true[1] and sorted(control[1]) == sorted(true[1])
     probe, lora = (cell for cell in outcome.cells if cell.key.labels == 32 and cell.key.arm == "pretrained")
     assert (probe.config["finetune"]["way"], lora.config["finetune"]["way"]) == ("probe", "lora")
-    # The probe reads its 32 texts in one batch of 16 rows of 64, as prediction does on a CPU.
-    assert probe.cost["training_tokens"] == 16 * 64 and lora.cost["training_tokens"] == 2 * 2 * 16 * 16
+    # The probe reads its 32 texts in one batch of 16 rows of 64, as prediction does on a CPU; an update's 16 texts go
+    # into 3 rows of 80.
+    assert probe.cost["training_tokens"] == 16 * 64 and lora.cost["training_tokens"] == 2 * 2 * 3 * 80
     assert lora.cost["training_seconds"] + lora.cost["prediction_seconds"] == pytest.approx(lora.seconds)
     said = protocol([made], outcome)["tiny on made-up-topics"]
     assert said.startswith("pre-trained: linear probe, LoRA (rank 8, alpha 16, query and value); random start: all ")
