@@ -12,6 +12,7 @@ tests/bench/results.py makes the tables of RESULTS.md of those files. Values tha
 One record may hold several of rate, seconds and prediction: each gets a table.
 """
 
+import argparse
 import functools
 import importlib.metadata
 import json
@@ -20,6 +21,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,15 @@ LIBRARIES = (
     "sentencepiece", "datasets", "sentence-transformers", "keras", "keras-hub", "litgpt", "x-transformers", "xllamacpp",
     "numpy",
 )  # fmt: skip
+
+
+def usual_options(parser: argparse.ArgumentParser, contestants: Iterable[str]) -> None:
+    """The options that benches have in common: who runs, by which interpreters, how often."""
+    names = list(contestants)
+    parser.add_argument("--contestants", nargs="+", choices=names, default=names)
+    parser.add_argument("--ours", default=sys.executable, help="interpreter of this project")
+    parser.add_argument("--reference", default=".venv-bench/bin/python", help="interpreter of the reference library")
+    parser.add_argument("--rounds", type=int, default=3)
 
 
 class Failed(Exception):

@@ -36,7 +36,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from contestant import ENVIRONMENT, Failed, record, result_of
+from contestant import ENVIRONMENT, Failed, record, result_of, usual_options
 
 SHARDS = {
     "wordpiece": ("ours", "theirs", "theirs-tokenizers", "theirs-datasets"),
@@ -281,10 +281,7 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--place", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
-    parser.add_argument("--ours", default=sys.executable, help="interpreter of this project")
-    parser.add_argument("--reference", default=".venv-bench/bin/python", help="interpreter of the reference library")
-    parser.add_argument("--rounds", type=int, default=3)
+    usual_options(parser, CONTESTANTS)
     given = parser.parse_args()
     if given.prepare:
         prepare(given.place)

@@ -13,7 +13,7 @@ import json
 import sys
 import time
 
-from contestant import Failed, record, result_of
+from contestant import Failed, record, result_of, usual_options
 
 CONTESTANTS = ("ours", "theirs", "ours-bf16", "theirs-bf16")
 RUNS, PRODUCTS = 8, 4
@@ -67,10 +67,7 @@ def run_theirs(half: bool) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", choices=CONTESTANTS, help="one contestant, in this process")
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
-    parser.add_argument("--ours", default=sys.executable, help="interpreter of this project")
-    parser.add_argument("--reference", default=".venv-bench/bin/python", help="interpreter of the reference library")
-    parser.add_argument("--rounds", type=int, default=3)
+    usual_options(parser, CONTESTANTS)
     given = parser.parse_args()
     if given.run:
         run = run_ours if given.run.startswith("ours") else run_theirs

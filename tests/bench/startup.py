@@ -29,7 +29,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from contestant import ENVIRONMENT, ROOT, record, versions_of
+from contestant import ENVIRONMENT, ROOT, record, usual_options, versions_of
 
 ROWS, LENGTH, SHARE, MASK = 16, 128, 0.15, 103
 SIZES = {"bert-tiny": (128, 2, 2, 512), "bert-base": (768, 12, 12, 3072)}
@@ -166,10 +166,7 @@ def main() -> None:
     parser.add_argument("--shards", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--done", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rows", nargs="+", choices=[*IMPORTS, *STEPS], default=[*IMPORTS, *STEPS])
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
-    parser.add_argument("--ours", default=sys.executable, help="interpreter of this project")
-    parser.add_argument("--reference", default=".venv-bench/bin/python", help="interpreter of the reference library")
-    parser.add_argument("--rounds", type=int, default=3)
+    usual_options(parser, CONTESTANTS)
     given = parser.parse_args()
     if given.prepare:
         prepare(given.prepare)
