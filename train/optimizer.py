@@ -19,7 +19,7 @@ import optax
 from train.config import TrainConfig
 from train.schedule import make_schedule
 from zoo.errors import InputError
-from zoo.partition import auto_mesh, path_string
+from zoo.partition import path_string, platform
 
 
 class RateState(NamedTuple):
@@ -85,7 +85,7 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTrans
         del params
         mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
-        if _for_cpu():
+        if platform() == "cpu":
             mu, nu = jax.lax.optimization_barrier((mu, nu))
         count = optax.safe_increment(state.count)
         first, second = (1 / (1 - beta ** count.astype(jnp.float32)) for beta in (beta1, beta2))
@@ -93,12 +93,6 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTrans
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(plain.init, update)
-
-
-def _for_cpu() -> bool:
-    """Whether the program is compiled for a CPU, be it on this machine or not."""
-    mesh = auto_mesh()
-    return (jax.default_backend() if mesh is None else mesh.abstract_device.platform) == "cpu"
 
 
 def make_optimizer(config: TrainConfig, schedule: optax.Schedule | None = None) -> optax.GradientTransformation:

@@ -41,6 +41,7 @@ from zoo.errors import InputError, nearest
 from zoo.lowering import only_on, refusal
 from zoo.masks import Mask, materialise
 from zoo.partition import auto_mesh
+from zoo.partition import platform as compiled_for
 from zoo.remat import mark
 from zoo.ring_attention import better_way, split_attention, splits_tokens
 from zoo.splash import SPLASH_FROM, splash_attention, splash_divides, splash_refuses
@@ -134,8 +135,7 @@ def _choose(query, key, value, mask, bias, dropout, wants, return_weights):
     if return_weights:
         return "einsum"
     mesh = auto_mesh()
-    # The platform compiled for, which need not be this machine's.
-    platform = jax.default_backend() if mesh is None else mesh.abstract_device.platform
+    platform = compiled_for()
     flash = platform == "tpu" and query.shape[1] >= SPLASH_FROM
     flash = flash and not splash_refuses(query, key, mask, bias, dropout, return_weights)
     flash = flash and (mask.window is None or mask.query_order is None)

@@ -11,6 +11,7 @@ which no machine has a unit; and of float32, where r is nothing, it makes dW as 
 copy. There is no forward mode: a model has it where ModelConfig.matmul_dtype is empty.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -80,7 +81,7 @@ def rows_product(left: jax.Array, right: jax.Array, free: int, *, written: bool)
     """
     if not written or left.dtype.itemsize > 2:
         return _dot(left, right, range(free), range(free), jnp.float32)
-    rows = left.reshape(-1, _size(left.shape[free:])).T
+    rows = left.reshape(-1, math.prod(left.shape[free:])).T
     rows = with_layout_constraint(rows, Layout((0, 1)))
     summed = _dot(rows, right.reshape(rows.shape[1], -1), (1,), (0,), jnp.float32)
     return summed.reshape(*left.shape[free:], *right.shape[free:])
@@ -92,13 +93,6 @@ def writes_transpose() -> bool:
     The partitioner would gather what has a layout of its own: under a mesh only inside shard_map.
     """
     return partition.auto_mesh() is None and jax.default_backend() == "cpu"
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _dot(a: jax.Array, b: jax.Array, of_a: Any, of_b: Any, dtype: Any) -> jax.Array:

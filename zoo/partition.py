@@ -217,6 +217,12 @@ def auto_mesh() -> Any:
     return mesh
 
 
+def platform() -> str:
+    """What the program is compiled for, "cpu", "tpu" ...: the enclosing mesh's devices, which need not be here."""
+    mesh = auto_mesh()
+    return jax.default_backend() if mesh is None else mesh.abstract_device.platform
+
+
 def row_axes(mesh: Any) -> tuple[str, ...]:
     """The axes of `mesh` over which rows of a batch are spread, the outermost first."""
     return tuple(axis for axis in ROW_AXES if axis in mesh.shape)

@@ -102,7 +102,8 @@ def product(
         x: [rows, ..., *in], or that fanned out.
         kernel: [*in, *out], in the parameters' own dtype, in which its gradient comes.
         contracted: how many dimensions `in` has.
-        factors: the 16-bit dtype to which x and W are rounded (zoo.mixed_product); None for x's own dtype.
+        factors: the dtype to which x and W are rounded (zoo.mixed_product), x's own for its form of gradients alone;
+            None or "" for autodiff's.
 
     Returns:
         [rows, ..., *out]. Without a mesh, or where rows do not divide, jax.lax.dot_general and its gradient.
@@ -237,7 +238,7 @@ _fanned.defvjp(_fanned_forward, _fanned_backward)
 def _gradient(layout, contracted, x, slope):
     """dW in float32, stored as W is."""
     free = x.ndim - contracted
-    written = partition.auto_mesh().abstract_device.platform == "cpu"
+    written = partition.platform() == "cpu"
 
     def summed(x, slope):
         return _sum(layout, rows_product(x, slope, free, written=written))
